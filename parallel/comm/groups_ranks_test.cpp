@@ -10,6 +10,7 @@
 
 #include "parallel/comm/process_groups.h"
 #include "parallel/comm/together.h"
+#include "parallel/grid/grid_sizes.h"
 #include "tests/support/message_of.h"
 #include "tests/support/ranks.h"
 
@@ -82,6 +83,49 @@ TEST_CASE("process groups: replicas, tied embeddings, and ranks outside the grid
     CHECK(message_of([&] { stages["embd"]; }).find("'embd'") != std::string::npos);
   else
     CHECK(members(stages, "embd") == std::vector{1, 3});
+}
+
+TEST_CASE("process groups: each of two grids side by side sums over its own ranks, and the world over all") {
+  World& world = test_world();
+  const int size = world.size();
+  if (size < 4) return;
+  const GridSizes front{.tp = 2}, back{.dp_shard = 2};
+  const HypercubeGrid front_grid = make_grid(front), back_grid = make_grid(back, 2);
+  const ProcessGroups of_front(world, front_grid), of_back(world, back_grid);
+  CHECK(of_front.made() == 1);  // the grid itself, which is tp, mp and more
+  CHECK(of_back.made() == 1);
+  const auto check = [&](const ProcessGroups& groups, const HypercubeGrid& grid, const std::string& cut) {
+    CAPTURE(cut);
+    if (!grid.contains(world.rank())) {
+      CHECK(message_of([&] { (void)groups.all(); }) ==
+            "this rank is outside of the grid of these process groups");
+      CHECK(groups.names().empty());
+      return;
+    }
+    const int first = grid.offset();
+    CHECK(groups.all().name() == "grid");
+    CHECK(&groups["grid"] == &groups.all());
+    CHECK(groups.all().rank() == world.rank() - first);
+    for (const std::string name : {"grid", cut.c_str(), "tp_dp_cp", "optimizer"}) {
+      CAPTURE(name);
+      CHECK(members(groups, name) == std::vector{first, first + 1});
+      CHECK(groups[name].host_all_reduce(1 + world.rank()) == 2 * first + 3);
+    }
+    CHECK(groups["pp"].size() == 1);
+  };
+  check(of_front, front_grid, "tp");
+  check(of_back, back_grid, "dp");
+  CHECK(world.communicator().host_all_reduce(1 + world.rank()) == size * (size + 1) / 2);
+
+  // One rank is a grid, too, of which nothing has to be made. A grid of the whole world is the world.
+  const ProcessGroups one(world, make_grid({}, size - 1)), whole(world, make_grid({.dp_shard = size}));
+  CHECK(one.made() == 0);
+  if (world.rank() == size - 1) CHECK(one.all().host_all_reduce(7) == 7);
+  CHECK(&whole.all() == &world.communicator());
+  CHECK(std::ranges::count(whole.names(), "grid") == 0);
+  const std::string beyond = cat("a grid of ranks ", size - 1, " to ", size, " in a world of ", size);
+  CHECK_THROWS_WITH_AS(ProcessGroups(world, make_grid({.tp = 2}, size - 1)),
+                       doctest::Contains(beyond.c_str()), std::logic_error);
 }
 
 TEST_CASE("process groups: only those named are made, and equal sets of ranks once") {

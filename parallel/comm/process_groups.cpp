@@ -73,17 +73,27 @@ std::vector<NamedGroups> named_groups(const HypercubeGrid& grid, const std::set<
 }
 
 ProcessGroups::ProcessGroups() : alone_(self_communicator("world", 0)), all_(alone_.get()) {
-  for (const NamedGroups& row : named_groups(make_grid({}))) {
-    names_.push_back(row.name);
-    groups_.emplace(row.name, self_communicator(row.name, 0));
-  }
+  for (const NamedGroups& row : named_groups(make_grid({}))) add(row.name, self_communicator(row.name, 0));
 }
 
-ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid)
-    : all_(&world.communicator()) {
+ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid) {
   static Zone zone("start/groups");
   const ZoneTimer timer(zone);
+  expect(grid.offset() + grid.size() <= world.size(), "a grid of ranks ", grid.offset(), " to ",
+         grid.offset() + grid.size() - 1, " in a world of ", world.size());
   const bool inside = grid.contains(world.rank());
+  if (grid.size() == world.size()) {
+    all_ = &world.communicator();
+  } else {
+    made_ += grid.size() > 1;
+    std::unique_ptr<Communicator> group;
+    if (grid.size() > 1)
+      group = world.split("grid", inside ? 0 : -1, world.rank());
+    else if (inside)
+      group = self_communicator("grid", world.rank());
+    all_ = group.get();
+    add("grid", std::move(group));
+  }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto& [name, ranks, ends_only] = rows[i];
     const auto same = std::find_if(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i),
@@ -93,8 +103,8 @@ ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows,
     std::unique_ptr<Communicator> group;
     if (!ranks) {
       if (inside) group = self_communicator(name, world.rank());
-    } else if (!ends_only && ranks->size() == world.size()) {
-      group = all().of_same_ranks(name);
+    } else if (!ends_only && ranks->size() == grid.size()) {
+      if (inside) group = all().of_same_ranks(name);
     } else if (!ends_only && same->name != name) {
       if (inside) group = groups_.at(same->name)->of_same_ranks(name);
     } else {
@@ -107,10 +117,19 @@ ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows,
       }
       group = world.split(name, colour, key);
     }
-    if (!group) continue;
-    names_.emplace_back(name);
-    groups_.emplace(name, std::move(group));
+    add(name, std::move(group));
   }
+}
+
+void ProcessGroups::add(const std::string& name, std::unique_ptr<Communicator> group) {
+  if (!group) return;  // this rank is in none
+  names_.push_back(name);
+  groups_.emplace(name, std::move(group));
+}
+
+Communicator& ProcessGroups::all() const {
+  require(all_, "this rank is outside of the grid of these process groups");
+  return *all_;
 }
 
 Communicator& ProcessGroups::operator[](const std::string& name) const {

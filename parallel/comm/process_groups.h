@@ -23,11 +23,14 @@ std::vector<NamedGroups> named_groups(const HypercubeGrid& grid);
 /// Those rows of it that have one of these names.
 std::vector<NamedGroups> named_groups(const HypercubeGrid& grid, const std::set<std::string>& names);
 
-/// The communicators of this rank, one for each group that a dense or MoE model needs. All are made at the
-/// start, by all ranks of the world in the order of this table. Where the groups of two rows are the same ranks, the
-/// message library makes them once (Communicator::of_same_ranks).
+/// The communicators of this rank in the grid of a model, one for each group that a dense or MoE model needs.
+/// All are made at the start, by all ranks of the world in the order of this table, also by those outside of
+/// the grid. Where the groups of two rows are the same ranks, the message library makes them once
+/// (Communicator::of_same_ranks). A world of several models has several grids side by side: all ranks then
+/// make the groups of each, one grid after another.
 ///
 ///   group            dimensions of the grid             used for
+///   grid             all; only where the grid is a part of the world
 ///   tp, cp, pp       tp; cp; pp                         layers, sequence parts, stages
 ///   dp_shard         dp_shard (dp where there is none)  sharded gradients and parameters
 ///   dp_replicate     dp_replicate                       gradients of replicas (HSDP)
@@ -54,18 +57,20 @@ class ProcessGroups {
   ProcessGroups();
   /// This rank's group. Throws Error listing the groups for an unknown name and where this rank is in none.
   Communicator& operator[](const std::string& name) const;
-  /// All ranks of the world.
-  Communicator& all() const { return *all_; }
+  /// All ranks of the grid, in their order: the world's communicator where the grid is the whole world.
+  /// Throws Error on a rank outside of the grid.
+  Communicator& all() const;
   const std::vector<std::string>& names() const { return names_; }  ///< those of this rank, as created
 
-  /// How many of the groups are not the same ranks as another one, or as the world.
+  /// How many of the groups are not the same ranks as another one of this grid, or as the world.
   int made() const { return made_; }
 
  private:
   ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid);
+  void add(const std::string& name, std::unique_ptr<Communicator> group);
 
   std::unique_ptr<Communicator> alone_;  // null where there is a World
-  Communicator* all_;
+  Communicator* all_ = nullptr;          // null outside of the grid
   int made_ = 0;
   std::vector<std::string> names_;
   std::map<std::string, std::unique_ptr<Communicator>> groups_;

@@ -34,10 +34,11 @@ struct GridPlace {
   std::int64_t dp(const GridSizes& sizes) const { return dp_shard + dp_replicate * sizes.dp_shard; }
 };
 
-/// The grid of ranks 0 to sizes.ranks() - 1. Throws Error for a size below 1, and unless expt_tp ep divides
-/// tp cp dp, and kv_replicas and state_replicas divide tp.
-HypercubeGrid make_grid(const GridSizes& sizes);
-GridPlace place_of(const GridSizes& sizes, std::int64_t rank);
+/// The grid of the world's ranks first to first + sizes.ranks() - 1. Throws Error for a size below 1, a
+/// negative `first`, and unless expt_tp ep divides tp cp dp, and kv_replicas and state_replicas divide tp.
+HypercubeGrid make_grid(const GridSizes& sizes, std::int64_t first = 0);
+/// Of a rank of that grid, counted as the world counts it; std::logic_error for a rank outside.
+GridPlace place_of(const GridSizes& sizes, std::int64_t rank, std::int64_t first = 0);
 /// Sizes other than 1: "tp 2 x cp 1 x dp 4 x pp 2, experts: expt_tp 1 x ep 4 x expt_dp 2"
 std::string to_string(const GridSizes& sizes);
 

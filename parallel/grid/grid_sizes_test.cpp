@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+
+#include "core/error.h"
 #include "tests/support/message_of.h"
 
 using namespace nemocube;
@@ -29,6 +32,38 @@ TEST_CASE("grid sizes: the place of every rank is that of the grid and its views
     CHECK(grid.groups({"dp_shard", "dp_replicate"}).position_of(rank) == p.dp(sizes));
   }
   CHECK(grid.groups({"kv_replica"}, "kv").ranks(1) == std::vector{2, 3});
+}
+
+TEST_CASE(
+    "grid sizes: a grid that begins at another rank has the same places and groups, so many ranks further") {
+  const GridSizes sizes{.tp = 4, .cp = 2, .dp_shard = 3, .pp = 2, .expt_tp = 2, .ep = 6, .kv_replicas = 2};
+  constexpr int first = 5;
+  const HypercubeGrid at_0 = make_grid(sizes), grid = make_grid(sizes, first);
+  CHECK(grid.offset() == first);
+  CHECK(grid.size() == at_0.size());
+  CHECK_FALSE(grid.contains(first - 1));
+  CHECK_FALSE(grid.contains(first + grid.size()));
+  for (int rank = 0; rank < at_0.size(); ++rank) {
+    const GridPlace p = place_of(sizes, rank + first, first), want = place_of(sizes, rank);
+    CHECK(std::array{p.tp, p.cp, p.dp_shard, p.dp_replicate, p.pp} ==
+          std::array{want.tp, want.cp, want.dp_shard, want.dp_replicate, want.pp});
+    CHECK(std::array{p.expt_tp, p.ep, p.expt_dp, p.kv_replica, p.state_replica} ==
+          std::array{want.expt_tp, want.ep, want.expt_dp, want.kv_replica, want.state_replica});
+    CHECK(grid.coordinates(rank + first) == at_0.coordinates(rank));
+    for (const auto& [names, view] : std::initializer_list<std::pair<std::vector<std::string>, const char*>>{
+             {{"tp"}, "base"}, {{"dp_shard", "cp"}, "base"}, {{"ep"}, "expert"}, {{"kv_replica"}, "kv"}}) {
+      const RankGroups groups = grid.groups(names, view), before = at_0.groups(names, view);
+      CHECK(groups.group_of(rank + first) == before.group_of(rank));
+      CHECK(groups.position_of(rank + first) == before.position_of(rank));
+      CHECK(groups.rank(groups.group_of(rank + first), 0) == first + before.rank(before.group_of(rank), 0));
+    }
+  }
+  for (const int outside : {first - 1, first + grid.size()})
+    CHECK_THROWS_WITH_AS(
+        place_of(sizes, outside, first),
+        doctest::Contains(cat("rank ", outside, " is outside of the grid of ranks 5 to 52").c_str()),
+        std::logic_error);
+  CHECK(message_of([&] { make_grid(sizes, -1); }).find("-1") != std::string::npos);
 }
 
 TEST_CASE("grid sizes: sizes that make no grid are refused with their numbers") {

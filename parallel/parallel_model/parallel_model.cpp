@@ -113,6 +113,10 @@ bool ParallelModel::independent_replicas() const {
 
 std::int64_t ParallelModel::largest(std::int64_t value) const { return nemocube::largest(&all(), value); }
 
+void ParallelModel::sum(std::span<std::int64_t> values) const { all().host_all_reduce(values); }
+
+double ParallelModel::sum(double value) const { return all().host_all_reduce(value); }
+
 Tensor ParallelModel::own_tokens(const Tensor& per_token, const Sequences& whole) const {
   return installed_->context->own_tokens(per_token, whole);
 }

@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "model/nemotron_h.h"
@@ -16,7 +17,8 @@ namespace nemocube {
 /// nothing is installed, and collectives return what they are given.
 ///
 /// The ranks of a replica (groups tp, cp, pp) get the same microbatches; their Sequences are those of the whole
-/// microbatches everywhere. All ranks call every function together, in the same order.
+/// microbatches everywhere. All ranks of the plan's grid call every function together, in the same order.
+/// Other ranks of the world know nothing of the model: "all ranks" below are those of the grid.
 class ParallelModel {
  public:
   /// `model` was built on Device::meta with part_of() of this plan; its memory is allocated here on `device`. The
@@ -30,7 +32,7 @@ class ParallelModel {
   const ParallelPlan& plan() const { return plan_; }
   const GridPlace& place() const { return place_; }
   DataParallel& data() const { return *data_; }
-  Communicator& all() const { return groups_.all(); }       ///< all ranks
+  Communicator& all() const { return groups_.all(); }       ///< all ranks of the grid
   Communicator& replicas() const { return groups_["dp"]; }  ///< the ranks with other microbatches
   Communicator& pipeline() const { return groups_["pp"]; }
   /// Whether this rank's losses are to be added: one rank of those that compute the same ones.
@@ -42,6 +44,9 @@ class ParallelModel {
   bool independent_replicas() const;
   /// The largest value of all ranks.
   std::int64_t largest(std::int64_t value) const;
+  /// Sums of all ranks, in place.
+  void sum(std::span<std::int64_t> values) const;
+  double sum(double value) const;
 
   /// The part of ids or labels [T], in host memory, that enters this rank's forward pass or loss.
   Tensor own_tokens(const Tensor& per_token, const Sequences& whole) const;

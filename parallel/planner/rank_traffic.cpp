@@ -7,7 +7,7 @@
 namespace nemocube {
 
 PlannedGroups::Seat PlannedGroups::seat(std::string_view group, int rank) const {
-  if (group == "world") return {ranks_, rank};
+  if (group == "world") return {ranks_, rank - first_};
   const auto found = std::ranges::find(groups_, group, &NamedGroups::name);
   expect(found != groups_.end(), "a plan has no process group '", group, "'");
   if (!found->groups) return {};

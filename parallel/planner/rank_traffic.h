@@ -10,12 +10,14 @@
 
 namespace nemocube {
 
-/// The groups of every rank of a plan, by arithmetic: those that ProcessGroups makes, and "world", all ranks.
+/// The groups of every rank of a plan, by arithmetic: those that ProcessGroups makes, and "world", all ranks
+/// of the grid.
 class PlannedGroups {
  public:
-  explicit PlannedGroups(const HypercubeGrid& grid) : groups_(named_groups(grid)), ranks_(grid.size()) {}
+  explicit PlannedGroups(const HypercubeGrid& grid)
+      : groups_(named_groups(grid)), first_(grid.offset()), ranks_(grid.size()) {}
   PlannedGroups(const HypercubeGrid& grid, const std::set<std::string>& names)
-      : groups_(named_groups(grid, names)), ranks_(grid.size()) {}
+      : groups_(named_groups(grid, names)), first_(grid.offset()), ranks_(grid.size()) {}
   struct Seat {
     std::int64_t size = 1, position = 0;  ///< of the group, and of the rank in it
   };
@@ -24,7 +26,7 @@ class PlannedGroups {
 
  private:
   std::vector<NamedGroups> groups_;
-  std::int64_t ranks_;
+  std::int64_t first_, ranks_;
 };
 
 /// The operations of one rank, added up as Communicator::stats() counts them: calls, and bytes for other ranks. The

@@ -56,7 +56,7 @@ std::vector<BenchStepResult::RankTimes> times_of_ranks(const RunRanks& ranks, co
       (now.seconds - before.seconds) / steps - waiting, waiting,
       static_cast<double>(now.bytes_sent - before.bytes_sent) / steps, static_cast<double>(own.peak_bytes)};
   std::vector<BenchStepResult::RankTimes> times;
-  for (const auto& t : ranks.group()->host_all_gather(mine))
+  for (const auto& t : ranks.world_group()->host_all_gather(mine))
     times.push_back({t[0], t[1], t[2], static_cast<std::int64_t>(t[3]), static_cast<std::int64_t>(t[4])});
   return times;
 }

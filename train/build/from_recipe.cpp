@@ -153,7 +153,7 @@ LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
           "itself; want true, or a whole model (nemocube convert writes one)");
   if (const auto& repair = recipe.embedding_row_repair; repair && repair->enabled) {
     const std::int64_t rows =
-        repair_embeddings(*loaded.model, {repair->min_norm, repair->max_rows}, ranks.group());
+        repair_embeddings(*loaded.model, {repair->min_norm, repair->max_rows}, &loaded.parallel->all());
     if (ranks.first())
       log_info("embedding_row_repair: ", counted(rows, "row"),
                " of the embeddings replaced by those of lm_head");

@@ -115,8 +115,8 @@ ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> d
   }
   finished.wait();
   std::array<std::int64_t, 2> counts{result.label_tokens, result.samples};
-  const double sum = model.all().host_all_reduce(host_value(losses));
-  model.all().host_all_reduce(std::span<std::int64_t>(counts));
+  const double sum = model.sum(host_value(losses));
+  model.sum(counts);
   result.label_tokens = counts[0];
   result.samples = counts[1];
   result.loss = sum / static_cast<double>(result.label_tokens);

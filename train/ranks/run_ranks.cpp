@@ -67,13 +67,8 @@ CommStats RunRanks::total_stats(const ProcessGroups& groups) const {
   return sum;
 }
 
-std::int64_t RunRanks::largest(std::int64_t value) const { return nemocube::largest(group(), value); }
+std::int64_t RunRanks::largest(std::int64_t value) const { return nemocube::largest(world_group(), value); }
 
-void RunRanks::sum(std::span<std::int64_t> values) const {
-  if (!several()) return;
-  group()->host_all_reduce(values);
-}
-
-double RunRanks::sum(double value) const { return several() ? group()->host_all_reduce(value) : value; }
+double RunRanks::sum(double value) const { return several() ? world_group()->host_all_reduce(value) : value; }
 
 }  // namespace nemocube

@@ -1,7 +1,6 @@
 #pragma once
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "model/nemotron_h.h"
@@ -14,7 +13,9 @@
 
 namespace nemocube {
 
-/// The ranks of a run. On one rank all functions below are free.
+/// The ranks of a run: the world, and the grid of its model, which has all of them. What is about the job
+/// alone (files, clocks, signals) asks the world here. Sums over the ranks of a model are ParallelModel's. On
+/// one rank all functions below are free.
 class RunRanks {
  public:
   /// `device`: where this rank's part of the model lies. Throws Error when the number of ranks does not fit the recipe.
@@ -30,8 +31,8 @@ class RunRanks {
   std::int64_t dp_size() const { return sizes_.dp; }
   /// For logs: ranks, strategy, threads, libraries and kernel variants.
   std::string text(const KernelChoice& kernels) const;
-  /// All ranks; null for one.
-  Communicator* group() const { return several() ? &world_.communicator() : nullptr; }
+  /// All ranks of the world; null for one.
+  Communicator* world_group() const { return several() ? &world_.communicator() : nullptr; }
 
   /// Where a model of this config lies (plan_model).
   ModelPlace place_for(const NemotronHConfig& config) const;
@@ -39,10 +40,8 @@ class RunRanks {
   /// underfill_warning() in the log, once, for the pipeline of the model; or its Error.
   void check_pipeline_fill(const ParallelModel& model, std::int64_t microbatches) const;
 
-  /// The largest value of all ranks.
+  /// Of all ranks of the world.
   std::int64_t largest(std::int64_t value) const;
-  /// Sums of all ranks, in place.
-  void sum(std::span<std::int64_t> values) const;
   double sum(double value) const;
   /// What the world and each of these groups have done so far on this rank. Waits for collectives of CUDA tensors.
   std::vector<CommStats> stats(const ProcessGroups& groups) const;

@@ -81,8 +81,8 @@ class Benchmark {
     if (replay_)
       for (TokenBatch& tokens : batches) tokens = capacity_.fit(std::move(tokens));
     if (step == 0)
-      result_.flops =
-          ranks_.sum(loaded_.parallel->first_of_replica() ? step_flops(loaded_.model->config(), batches) : 0);
+      result_.flops = loaded_.parallel->sum(
+          loaded_.parallel->first_of_replica() ? step_flops(loaded_.model->config(), batches) : 0);
     const auto start = BenchmarkClock::now();
     const StepResult r = train_step(*loaded_.parallel, optimizer_, batches, options_);
     const auto own = std::chrono::duration_cast<std::chrono::nanoseconds>(BenchmarkClock::now() - start);

@@ -65,7 +65,7 @@ class Run {
         schedule_(make_schedule(recipe, steps_.total_steps)),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
                    group_rule(*recipe.optimizer, loaded_.model->parameters())),
-        validation_(recipe_, loaded_.model->config(), ranks_.group()) {
+        validation_(recipe_, loaded_.model->config(), ranks_.world_group()) {
     if (recipe.cuda_graphs && device.is_cuda()) {
       replay_.emplace(*loaded_.parallel);
       capacity_ = capacity_of_run(batches_of_run(
@@ -274,7 +274,8 @@ class Run {
   /// The checkpoint to resume from. Then, before there are rows, the moment that they show.
   std::optional<std::filesystem::path> find_checkpoint() {
     std::optional<std::filesystem::path> from;
-    if (recipe_.checkpoint.enabled) check_shared_directory(recipe_.checkpoint.checkpoint_dir, ranks_.group());
+    if (recipe_.checkpoint.enabled)
+      check_shared_directory(recipe_.checkpoint.checkpoint_dir, ranks_.world_group());
     if (recipe_.checkpoint.enabled || recipe_.checkpoint.restore_from) {
       const StorageTime longer(ranks_.world(), most_checkpoint_bytes());
       const std::filesystem::path folder = recipe_.checkpoint.checkpoint_dir;
@@ -287,7 +288,7 @@ class Run {
     }
     std::optional<Moment> moment;
     if (from && keeps_place()) moment = checkpoints_.moment_of(*from);
-    recipe_.moment = moment ? *moment : moment_of_rank_0(ranks_.group());
+    recipe_.moment = moment ? *moment : moment_of_rank_0(ranks_.world_group());
     return from;
   }
 
@@ -334,7 +335,8 @@ class Run {
     const RunState own = state_;
     try {
       state_ = checkpoints_.load(*from_, *loaded_.model, optimizer_);
-      want_recorded_base(*from_, loaded_.base, ranks_.group());  // once the files are known to be intact
+      // Once the files are known to be intact.
+      want_recorded_base(*from_, loaded_.base, ranks_.world_group());
       loaded_.parallel->data().spread_values();
       take_data_position(own);
     } catch (const OutOfMemory&) {
@@ -456,7 +458,7 @@ class Run {
     if (!ranks_.several()) return known;
     std::string names;
     for (const auto& [name, loss] : known) names += name + "\n";
-    std::istringstream all(broadcast_text(ranks_.group(), names));
+    std::istringstream all(broadcast_text(ranks_.world_group(), names));
     for (std::string name; std::getline(all, name);) known.emplace(name, 0);
     for (auto& [name, loss] : known) loss = ranks_.sum(ranks_.first() ? loss : 0);
     return known;
@@ -491,8 +493,8 @@ class Run {
     const ZoneTimer timer(zone);
     // Ranks that read and tokenise parts of large files wait for the slowest.
     const StorageTime longer(ranks_.world(), bytes_to_stream(*recipe_.dataset).value_or(0));
-    auto dataset = recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true, ranks_.group());
-    want_same_data(ranks_.group(), *recipe_.dataset, *dataset);
+    auto dataset = recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true, ranks_.world_group());
+    want_same_data(ranks_.world_group(), *recipe_.dataset, *dataset);
     return dataset;
   }
 
@@ -503,7 +505,7 @@ class Run {
       const ZoneTimer timer(zone);
       record = one_step();
     }
-    const std::string text = start_text(ranks_.group());
+    const std::string text = start_text(ranks_.world_group());
     if (ranks_.first()) log_info(text);
     return record;
   }
@@ -579,7 +581,8 @@ class Run {
         mean_auxiliary_losses(recipe_.model->moe, loaded_.model->config(), result.auxiliary_losses);
     const auto& peak = recipe_.mfu.peak_tflops;
     if (counts_flops() && result.outcome != StepOutcome::no_labels)
-      record.flops = ranks_.sum(counts_batches() ? step_flops(loaded_.model->config(), microbatches) : 0);
+      record.flops =
+          loaded_.parallel->sum(counts_batches() ? step_flops(loaded_.model->config(), microbatches) : 0);
     if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
       record.mfu = record.flops / (record.seconds * *peak * 1e12 * record.ranks) * 100;
     note_communication(*record.times, communicated);
@@ -618,7 +621,7 @@ class Run {
     std::array counts{record.positions, record.content_tokens, record.tokens, record.label_tokens,
                       record.samples};
     if (!counts_batches()) counts = {};
-    ranks_.sum(counts);
+    loaded_.parallel->sum(counts);
     std::tie(record.positions, record.content_tokens, record.tokens, record.label_tokens, record.samples) =
         std::tuple_cat(counts);
   }
