@@ -15,18 +15,27 @@
 namespace nemocube::cuda {
 namespace {
 
+/// The weights of a pack, plus the offset of kernels that have one.
+template <bool aligned, bool has_offset, class T, int N>
+__device__ void read_scales(const T* weight, int count, float offset, float (&w)[N]) {
+  Pack<T, N>::template load<aligned>(weight, count).read(w);
+  if constexpr (has_offset)
+#pragma unroll
+    for (int i = 0; i < N; ++i) w[i] += offset;
+}
+
 template <class T>
 struct ForwardTensors {
   Rows<T> y, sum, x, residual;  // sum and residual: null without a residual
   float* inv_rms;
   const T* weight;
   int cols;
-  float eps;
+  float eps, offset;
 };
 
 constexpr int held_forward = 4;
 
-template <class T, bool aligned, int threads>
+template <class T, bool aligned, bool has_offset, int threads>
 __global__ void __launch_bounds__(threads) rmsnorm_forward_kernel(const ForwardTensors<T> t) {
   constexpr int N = whole_pack<T>;
   using Elements = Pack<T, N>;
@@ -59,7 +68,7 @@ __global__ void __launch_bounds__(threads) rmsnorm_forward_kernel(const ForwardT
   const auto finish = [&](int c, const Elements& pack, float scale) {
     float v[N], w[N];
     pack.read(v);
-    Elements::template load<aligned>(t.weight + c, t.cols - c).read(w);
+    read_scales<aligned, has_offset>(t.weight + c, t.cols - c, t.offset, w);
 #pragma unroll
     for (int i = 0; i < N; ++i) v[i] = v[i] * scale * w[i];
     Elements::of(v).template store<aligned>(y + c, t.cols - c);
@@ -91,7 +100,9 @@ template <class T, bool aligned>
 void forward_rows(const ForwardTensors<T>& t, std::int64_t rows) {
   constexpr int held_columns = whole_pack<T> * held_forward;
   visit_block_size((t.cols + held_columns - 1) / held_columns, [&](auto threads) {
-    launch("rmsnorm forward", rmsnorm_forward_kernel<T, aligned, threads>, blocks_for(rows, 1), threads, t);
+    const auto kernel = t.offset == 0 ? rmsnorm_forward_kernel<T, aligned, false, threads>
+                                      : rmsnorm_forward_kernel<T, aligned, true, threads>;
+    launch("rmsnorm forward", kernel, blocks_for(rows, 1), threads, t);
   });
 }
 
@@ -102,7 +113,7 @@ int columns_of(const Tensor& x) {
 }
 
 void forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
-             const Tensor& residual, const Tensor& weight, double eps) {
+             const Tensor& residual, const Tensor& weight, double eps, double offset) {
   visit_storage("rmsnorm", x.dtype(), [&]<class T>(TypeTag<T>) {
     if (x.rows() == 0) return;
     const ForwardTensors<T> t{.y = rows_of<T>(y),
@@ -112,7 +123,8 @@ void forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Te
                               .inv_rms = data_of<float>(inv_rms),
                               .weight = data_of<T>(weight),
                               .cols = columns_of(x),
-                              .eps = static_cast<float>(eps)};
+                              .eps = static_cast<float>(eps),
+                              .offset = static_cast<float>(offset)};
     if (rows_aligned(y, sum, x, residual, weight))
       forward_rows<T, true>(t, x.rows());
     else
@@ -131,6 +143,7 @@ struct BackwardTensors {
   const float* inv_rms;
   std::int64_t rows;
   int cols;
+  float offset;
 };
 
 constexpr int held_backward = 3, backward_rows = 22;
@@ -208,7 +221,7 @@ __device__ void store_sums(float* to, const float (&sums)[N], int count) {
 constexpr int blocks_of_multiprocessor(int threads) { return threads > 384 ? 1 : 384 / threads; }
 
 // `aligned`: rows are aligned and have whole packs only.
-template <class T, bool aligned, int threads>
+template <class T, bool aligned, bool has_offset, int threads>
 __global__ void __launch_bounds__(threads, blocks_of_multiprocessor(threads))
     rmsnorm_backward_kernel(const BackwardTensors<T> t) {
   constexpr int N = whole_pack<T>, step = threads * N;
@@ -226,7 +239,7 @@ __global__ void __launch_bounds__(threads, blocks_of_multiprocessor(threads))
   // Elements from c on that a pack may touch.
   const auto count = [&](int c) { return aligned ? N : cols - c; };
   const auto read_weight = [&](int c, float(&w)[N]) {
-    Elements::template load<aligned>(weight + c, count(c)).read(w);
+    read_scales<aligned, has_offset>(weight + c, count(c), t.offset, w);
   };
   float dw[held_backward][N] = {};
   RowPack<T> held[held_backward];
@@ -294,13 +307,14 @@ template <class T, bool aligned>
 void backward_rows_of(const BackwardTensors<T>& t) {
   constexpr int held_columns = whole_pack<T> * held_backward;
   visit_block_size((t.cols + held_columns - 1) / held_columns, [&](auto threads) {
-    launch("rmsnorm backward", rmsnorm_backward_kernel<T, aligned, threads>,
-           blocks_for(t.rows, backward_rows), threads, t);
+    const auto kernel = t.offset == 0 ? rmsnorm_backward_kernel<T, aligned, false, threads>
+                                      : rmsnorm_backward_kernel<T, aligned, true, threads>;
+    launch("rmsnorm backward", kernel, blocks_for(t.rows, backward_rows), threads, t);
   });
 }
 
 void backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra, const Tensor& x,
-              const Tensor& weight, const Tensor& inv_rms) {
+              const Tensor& weight, const Tensor& inv_rms, double offset) {
   Tensor partial;
   if (dw.to) {
     const std::int64_t aligned = (x.cols() + 3) / 4 * 4;  // rows of whole 16-byte packs
@@ -317,7 +331,8 @@ void backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor
                                .weight = data_of<T>(weight),
                                .inv_rms = data_of<float>(inv_rms),
                                .rows = x.rows(),
-                               .cols = columns_of(x)};
+                               .cols = columns_of(x),
+                               .offset = static_cast<float>(offset)};
     if (t.cols % whole_pack<T> == 0 && rows_aligned(dx, dy, extra, x, weight))
       backward_rows_of<T, true>(t);
     else

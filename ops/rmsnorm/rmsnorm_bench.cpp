@@ -30,7 +30,7 @@ std::shared_ptr<Work> prepare(std::int64_t rows, std::int64_t cols, const BenchO
   w->dx = Tensor::empty({rows, cols}, dtype, o.device);
   w->inv_rms = Tensor::empty({rows}, accumulate_dtype(dtype), o.device);
   w->dw = Tensor::empty({cols}, accumulate_dtype(dtype), o.device);
-  rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps);
+  rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps, 0);
   return w;
 }
 
@@ -89,16 +89,16 @@ const RegisterBench registration("rmsnorm", [](const BenchOptions& o) {
     const double fused = 4 * x + parameter + rows_out, backward = fused + bench::bytes_of(w->dw);
     const BenchShape shape{{"rows", rows}, {"cols", cols}};
     list.push_back({"fused forward", shape, fused, 0,
-                    [w] { rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps); },
+                    [w] { rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps, 0); },
                     [w] { return verify(*w, false); }});
     list.push_back(
         {"fused backward", shape, backward, 0,
          [w] {
-           rmsnorm_backward(w->dx, {w->dw, Into::set}, w->dy, w->extra, w->sum, w->weight, w->inv_rms);
+           rmsnorm_backward(w->dx, {w->dw, Into::set}, w->dy, w->extra, w->sum, w->weight, w->inv_rms, 0);
          },
          [w] { return verify(*w, true); }});
     list.push_back({"forward", shape, fused - 2 * x, 0,
-                    [w] { rmsnorm_forward(w->y, w->inv_rms, {}, w->sum, {}, w->weight, eps); },
+                    [w] { rmsnorm_forward(w->y, w->inv_rms, {}, w->sum, {}, w->weight, eps, 0); },
                     [w] { return verify(*w, false); }});
     for (const std::string& variant : kernel_variants().at("rmsnorm")) {
       const auto own = prepare(rows, cols, o);

@@ -26,11 +26,21 @@ inline A lane_sum(std::int64_t n, Term&& term) {
   return part[0];
 }
 
+/// Calls fn(scale) with the function from an element of the weight to the scale that it stands for: the element itself
+/// without an offset.
+template <class A, class Fn>
+void visit_scale(double offset, Fn&& fn) {
+  if (offset == 0)
+    fn([](auto w) { return static_cast<A>(w); });
+  else
+    fn([plus = static_cast<A>(offset)](auto w) { return plus + static_cast<A>(w); });
+}
+
 std::int64_t row_grain(std::int64_t cols) { return 1 + 16384 / (cols + 1); }
 
 template <class T>
 void forward_rows(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
-                  const Tensor& residual, const Tensor& weight, double eps) {
+                  const Tensor& residual, const Tensor& weight, double eps, const auto& scale_of) {
   using A = acc_t<T>;
   const std::int64_t cols = x.cols();
   const T* __restrict w = weight.data<T>();
@@ -53,7 +63,7 @@ void forward_rows(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, con
       inv[r] = scale;
       T* __restrict to = y.row<T>(r);
       for (std::int64_t c = 0; c < cols; ++c)
-        to[c] = static_cast<T>(static_cast<A>(row[c]) * scale * static_cast<A>(w[c]));
+        to[c] = static_cast<T>(static_cast<A>(row[c]) * scale * scale_of(w[c]));
     }
   });
 }
@@ -61,14 +71,13 @@ void forward_rows(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, con
 /// One row: dx (unless null) and the row's part of dw (unless null).
 template <class T, class A>
 void backward_row(T* dx, A* __restrict dw, const T* dy, const T* extra, const T* __restrict x,
-                  const T* __restrict w, A scale, std::int64_t cols) {
+                  const T* __restrict w, A scale, std::int64_t cols, const auto& scale_of) {
   if (dx) {
-    const A dot = lane_sum<A>(cols, [=](std::int64_t c) {
-      return static_cast<A>(w[c]) * static_cast<A>(dy[c]) * static_cast<A>(x[c]);
-    });
+    const A dot = lane_sum<A>(
+        cols, [=](std::int64_t c) { return scale_of(w[c]) * static_cast<A>(dy[c]) * static_cast<A>(x[c]); });
     const A back = scale * scale * scale * dot / static_cast<A>(cols);
     const auto store = [=](std::int64_t c, A g, A more) {
-      dx[c] = static_cast<T>(static_cast<A>(w[c]) * g * scale - static_cast<A>(x[c]) * back + more);
+      dx[c] = static_cast<T>(scale_of(w[c]) * g * scale - static_cast<A>(x[c]) * back + more);
     };
     // dy or extra may be the same memory as dx, so dw is summed before dx is written.
     if (dw)
@@ -87,7 +96,7 @@ void backward_row(T* dx, A* __restrict dw, const T* dy, const T* extra, const T*
 
 template <class T>
 void backward_rows(const Tensor& dx, const Tensor& partial, const Tensor& dy, const Tensor& extra,
-                   const Tensor& x, const Tensor& weight, const Tensor& inv_rms) {
+                   const Tensor& x, const Tensor& weight, const Tensor& inv_rms, const auto& scale_of) {
   using A = acc_t<T>;
   const T* w = weight.data<T>();
   const A* inv = inv_rms.data<A>();
@@ -96,27 +105,33 @@ void backward_rows(const Tensor& dx, const Tensor& partial, const Tensor& dy, co
     if (dw) std::fill_n(dw, x.cols(), A(0));
     for (std::int64_t r = first; r < last; ++r)
       backward_row<T, A>(dx ? dx.row<T>(r) : nullptr, dw, dy.row<T>(r), extra ? extra.row<T>(r) : nullptr,
-                         x.row<T>(r), w, inv[r], x.cols());
+                         x.row<T>(r), w, inv[r], x.cols(), scale_of);
   });
 }
 
 }  // namespace
 
 void rmsnorm_forward(const Tensor& y, const Tensor& inv_rms, const Tensor& sum, const Tensor& x,
-                     const Tensor& residual, const Tensor& weight, double eps) {
+                     const Tensor& residual, const Tensor& weight, double eps, double offset) {
   if (x.rows() == 0) return;
-  visit_float("rmsnorm", x.dtype(),
-              [&]<class T>(TypeTag<T>) { forward_rows<T>(y, inv_rms, sum, x, residual, weight, eps); });
+  visit_float("rmsnorm", x.dtype(), [&]<class T>(TypeTag<T>) {
+    visit_scale<acc_t<T>>(offset, [&](const auto& scale_of) {
+      forward_rows<T>(y, inv_rms, sum, x, residual, weight, eps, scale_of);
+    });
+  });
 }
 
 void rmsnorm_backward(const Tensor& dx, const Output& dw, const Tensor& dy, const Tensor& extra,
-                      const Tensor& x, const Tensor& weight, const Tensor& inv_rms) {
+                      const Tensor& x, const Tensor& weight, const Tensor& inv_rms, double offset) {
   Tensor partial;
   if (dw.to)
     partial = Tensor::empty({segments_of(x.rows()), x.cols()}, accumulate_dtype(x.dtype()), Device::cpu);
   if (x.rows() > 0)
-    visit_float("rmsnorm", x.dtype(),
-                [&]<class T>(TypeTag<T>) { backward_rows<T>(dx, partial, dy, extra, x, weight, inv_rms); });
+    visit_float("rmsnorm", x.dtype(), [&]<class T>(TypeTag<T>) {
+      visit_scale<acc_t<T>>(offset, [&](const auto& scale_of) {
+        backward_rows<T>(dx, partial, dy, extra, x, weight, inv_rms, scale_of);
+      });
+    });
   if (dw.to) cpu::sum_segments({{dw, partial}});
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "core/variants.h"
 #include "ops/view/view.h"
@@ -27,7 +28,7 @@ struct Outcome {
 
 /// The formulas, f64. An undefined d_sum counts as zero, an undefined residual as absent.
 Outcome reference(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& dy,
-                  const Tensor& d_sum) {
+                  const Tensor& d_sum, double offset = 0) {
   const auto cols = static_cast<std::size_t>(x.cols());
   auto s = x.to_vector();
   if (residual) {
@@ -36,7 +37,9 @@ Outcome reference(const Tensor& x, const Tensor& residual, const Tensor& weight,
     const Tensor rounded = Tensor::from(s, x.shape()).to(x.dtype());
     s = rounded.to_vector();
   }
-  const auto w = weight.to_vector(), g = dy.to_vector();
+  auto w = weight.to_vector();
+  for (double& v : w) v += offset;
+  const auto g = dy.to_vector();
   auto dx = d_sum ? d_sum.to_vector() : std::vector<double>(s.size());
   std::vector<double> y(s.size()), dw(cols);
   for (std::size_t r = 0; r < s.size() / cols; ++r) {
@@ -78,19 +81,19 @@ Tol tolerance(DType dtype, std::int64_t cols) {
   return sum_tol(dtype, cols, 4);
 }
 
-Outcome run_plain(const Tensor& x, const Tensor& weight, const Tensor& dy) {
+Outcome run_plain(const Tensor& x, const Tensor& weight, const Tensor& dy, double offset = 0) {
   Recorded r;
   const Var in = intermediate(x), w = Var::leaf(weight);
-  const Var y = rmsnorm(r.ctx, in, w, eps);
+  const Var y = rmsnorm(r.ctx, in, w, eps, offset);
   r.tape.backward(y, dy);
   return {{}, y.value(), in.node()->grad(), w.grad()};
 }
 
 Outcome run_residual(const std::string& variant, const Tensor& x, const Tensor& residual,
-                     const Tensor& weight, const Tensor& dy, const Tensor& d_sum) {
+                     const Tensor& weight, const Tensor& dy, const Tensor& d_sum, double offset = 0) {
   Recorded r(variant);
   const Var in = intermediate(x), other = intermediate(residual), w = Var::leaf(weight);
-  const ResidualNorm out = residual_rmsnorm(r.ctx, in, other, w, eps);
+  const ResidualNorm out = residual_rmsnorm(r.ctx, in, other, w, eps, offset);
   const std::vector<Var> outputs{out.normed, out.sum};
   const std::vector<Tensor> gradients{dy, d_sum};
   const std::size_t count = d_sum ? 2 : 1;
@@ -123,24 +126,28 @@ TEST_CASE("rmsnorm: against the formulas" * doctest::test_suite("cuda")) {
         const Tensor other = random({rows, cols}, 5);
         const Tol tol = tolerance(dtype, cols);
         const Tol dw_tol = sum_tol(dtype == DType::bf16 ? DType::f32 : dtype, rows + cols, 8);
-        const Outcome got = run_plain(x, w, dy), want = reference(x, {}, w, dy, {});
-        CHECK_CLOSE(got.y, want.y, tol);
         // With one column, x / |x| does not depend on x. The gradient is then a difference of equal numbers
         // of the size of inv_rms.
         const Tol dx_tol = cols == 1 ? Tol{tol.rel, 1e3 * tol.abs} : Tol{tol.rel, 8 * tol.abs};
-        CHECK_CLOSE(got.dx, want.dx, dx_tol);
-        CHECK_CLOSE(got.dw, want.dw, dw_tol);
-        for (const std::string& variant : variants())
-          for (const bool both : {false, true}) {
-            CAPTURE(variant);
-            const Tensor extra = both ? d_sum : Tensor();
-            const Outcome fused = run_residual(variant, x, other, w, dy, extra);
-            const Outcome ref = reference(x, other, w, dy, extra);
-            CHECK_CLOSE(fused.sum, ref.sum, (Tol{dtype == DType::f32 ? 0x1p-24 : 0, 0}));
-            CHECK_CLOSE(fused.y, ref.y, tol);
-            CHECK_CLOSE(fused.dx, ref.dx, dx_tol);
-            CHECK_CLOSE(fused.dw, ref.dw, dw_tol);
-          }
+        for (const double offset : {0.0, 1.0}) {
+          if (!on_cpu && offset != 0 && rows != 65) continue;
+          CAPTURE(offset);
+          const Outcome got = run_plain(x, w, dy, offset), want = reference(x, {}, w, dy, {}, offset);
+          CHECK_CLOSE(got.y, want.y, tol);
+          CHECK_CLOSE(got.dx, want.dx, dx_tol);
+          CHECK_CLOSE(got.dw, want.dw, dw_tol);
+          for (const std::string& variant : variants())
+            for (const bool both : {false, true}) {
+              CAPTURE(variant);
+              const Tensor extra = both ? d_sum : Tensor();
+              const Outcome fused = run_residual(variant, x, other, w, dy, extra, offset);
+              const Outcome ref = reference(x, other, w, dy, extra, offset);
+              CHECK_CLOSE(fused.sum, ref.sum, (Tol{dtype == DType::f32 ? 0x1p-24 : 0, 0}));
+              CHECK_CLOSE(fused.y, ref.y, tol);
+              CHECK_CLOSE(fused.dx, ref.dx, dx_tol);
+              CHECK_CLOSE(fused.dw, ref.dw, dw_tol);
+            }
+        }
       }
   });
 }
@@ -148,26 +155,30 @@ TEST_CASE("rmsnorm: against the formulas" * doctest::test_suite("cuda")) {
 TEST_CASE("rmsnorm: against finite differences") {
   const Tensor x = random_tensor({5, 7}, DType::f64, 1), w = random_tensor({7}, DType::f64, 2);
   const Tensor other = random_tensor({5, 7}, DType::f64, 3);
-  for (const std::vector<bool>& wants : {std::vector<bool>{}, {true, false}, {false, true}}) {
-    GradCheckOptions options;
-    options.wants = wants;
-    CHECK_GRADIENTS([](Context& ctx,
-                       const std::vector<Var>& v) { return std::vector<Var>{rmsnorm(ctx, v[0], v[1], eps)}; },
-                    {x, w}, options);
-  }
+  for (const std::vector<bool>& wants : {std::vector<bool>{}, {true, false}, {false, true}})
+    for (const double offset : {0.0, 1.0}) {
+      GradCheckOptions options;
+      options.wants = wants;
+      CHECK_GRADIENTS(
+          [&](Context& ctx, const std::vector<Var>& v) {
+            return std::vector<Var>{rmsnorm(ctx, v[0], v[1], eps, offset)};
+          },
+          {x, w}, options);
+    }
   for (const std::string& variant : variants()) {
     const KernelChoice choice{{{"rmsnorm", variant}}};
     for (const std::vector<bool>& wants :
          {std::vector<bool>{}, {true, false, false}, {false, true, false}, {false, false, true}})
       for (const bool use_sum : {true, false}) {
         CAPTURE(variant);
+        const double offset = use_sum ? 1 : 0;
         GradCheckOptions options;
         options.wants = wants;
         CHECK_GRADIENTS(
             [&](Context& ctx, const std::vector<Var>& v) {
               Context chosen = ctx;
               chosen.kernels = &choice;
-              const ResidualNorm r = residual_rmsnorm(chosen, v[0], v[1], v[2], 0.1);
+              const ResidualNorm r = residual_rmsnorm(chosen, v[0], v[1], v[2], 0.1, offset);
               return use_sum ? std::vector<Var>{r.normed, r.sum} : std::vector<Var>{r.normed};
             },
             {x, other, w}, options);
@@ -206,19 +217,24 @@ TEST_CASE("rmsnorm: bf16 rounds once, after the weight" * doctest::test_suite("c
   for (const Device device : test_devices()) {
     const Tensor x = random_tensor({9, 40}, DType::bf16, 1).to(device),
                  w = random_tensor({40}, DType::bf16, 2).to(device);
-    Context ctx;
-    const auto y = rmsnorm(ctx, x, w, eps).value().to_vector(), in = x.to_vector(), weight = w.to_vector();
-    int off = 0;
-    for (std::size_t r = 0; r < 9; ++r) {
-      double squares = 0;
-      for (std::size_t c = 0; c < 40; ++c) squares += in[r * 40 + c] * in[r * 40 + c];
-      const auto inv = static_cast<float>(1 / std::sqrt(squares / 40 + eps));
-      for (std::size_t c = 0; c < 40; ++c) {
-        const float n = static_cast<float>(in[r * 40 + c]) * inv;
-        off += y[r * 40 + c] != static_cast<double>(bf16(n * static_cast<float>(weight[c])));
+    for (const double offset : {0.0, 1.0}) {
+      CAPTURE(offset);
+      Context ctx;
+      const auto y = rmsnorm(ctx, x, w, eps, offset).value().to_vector(), in = x.to_vector(),
+                 weight = w.to_vector();
+      int off = 0;
+      for (std::size_t r = 0; r < 9; ++r) {
+        double squares = 0;
+        for (std::size_t c = 0; c < 40; ++c) squares += in[r * 40 + c] * in[r * 40 + c];
+        const auto inv = static_cast<float>(1 / std::sqrt(squares / 40 + eps));
+        for (std::size_t c = 0; c < 40; ++c) {
+          const float n = static_cast<float>(in[r * 40 + c]) * inv;
+          const float scale = static_cast<float>(offset) + static_cast<float>(weight[c]);
+          off += y[r * 40 + c] != static_cast<double>(bf16(n * scale));
+        }
       }
+      CHECK(off <= 1);  // inv is itself rounded: a tie may fall the other way
     }
-    CHECK(off <= 1);  // inv is itself rounded: a tie may fall the other way
   }
 }
 
@@ -229,12 +245,14 @@ TEST_CASE("rmsnorm: fused and separate agree in the forward pass, bit for bit" *
                  other = random_tensor({70, 48}, dtype, 2).to(device);
     const Tensor w = random_tensor({48}, dtype, 3).to(device),
                  dy = random_tensor({70, 48}, dtype, 4).to(device);
-    const Outcome a = run_residual("fused", x, other, w, dy, {}),
-                  b = run_residual("separate", x, other, w, dy, {});
-    CHECK_BITS(a.sum, b.sum);
-    CHECK_BITS(a.y, b.y);
-    CHECK_BITS(a.dw, b.dw);
-    CHECK_BITS(a.dx, b.dx);
+    for (const double offset : {0.0, 1.0}) {
+      const Outcome a = run_residual("fused", x, other, w, dy, {}, offset),
+                    b = run_residual("separate", x, other, w, dy, {}, offset);
+      CHECK_BITS(a.sum, b.sum);
+      CHECK_BITS(a.y, b.y);
+      CHECK_BITS(a.dw, b.dw);
+      CHECK_BITS(a.dx, b.dx);
+    }
   });
 }
 
@@ -242,8 +260,13 @@ TEST_CASE("rmsnorm: rows that are wider than a block's registers, and of every a
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
   for (const DType dtype : {DType::f32, DType::bf16})
-    for (const auto& [start, cols] :
-         {std::pair<std::int64_t, std::int64_t>{0, 17000}, {8, 8300}, {0, 4104}, {1, 2100}, {8, 27}}) {
+    for (const auto& [start, cols, offset] : {std::tuple<std::int64_t, std::int64_t, double>{0, 17000, 0},
+                                              {8, 8300, 0},
+                                              {0, 4104, 0},
+                                              {1, 2100, 0},
+                                              {8, 27, 0},
+                                              {0, 17000, 1},
+                                              {1, 8300, 1}}) {
       CAPTURE(dtype);
       CAPTURE(start);
       CAPTURE(cols);
@@ -253,11 +276,11 @@ TEST_CASE("rmsnorm: rows that are wider than a block's registers, and of every a
                    dy = random_tensor(whole, dtype, 3), d_sum = random_tensor(whole, dtype, 4),
                    w = random_tensor({17008}, dtype, 5);
       const auto on = [](const Tensor& t) { return t.to(Device::cuda); };
-      const auto outcome = [&](const auto& move) {
+      const auto outcome = [&, offset = offset](const auto& move) {
         return run_residual("fused", window(move(x)), window(move(other)), window(move(w)), window(move(dy)),
-                            window(move(d_sum)));
+                            window(move(d_sum)), offset);
       };
-      const Outcome want = reference(window(x), window(other), window(w), window(dy), window(d_sum));
+      const Outcome want = reference(window(x), window(other), window(w), window(dy), window(d_sum), offset);
       const Outcome got = outcome(on), again = outcome(on);
       const Tol tol = tolerance(dtype, cols);
       CHECK_CLOSE(got.sum, want.sum, (Tol{dtype == DType::f32 ? 0x1p-24 : 0, 0}));
@@ -385,6 +408,19 @@ TEST_CASE("rmsnorm: zero rows of x, NaN, a weight that is not a leaf" * doctest:
   }
 }
 
+TEST_CASE("rmsnorm: an offset of zero is not added" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    Context ctx;
+    const auto filled = [&](double value) {
+      const Tensor t = Tensor::empty({4}, DType::f32, device);
+      t.fill(value);
+      return t;
+    };
+    const Tensor x = filled(1), w = filled(-0.0);
+    for (const double y : rmsnorm(ctx, x, w, eps).value().to_vector()) CHECK(std::signbit(y));
+  }
+}
+
 TEST_CASE("rmsnorm: errors") {
   Context ctx;
   const Tensor x = random_tensor({3, 4}, DType::f32, 1), w = random_tensor({4}, DType::f32, 2);
@@ -399,6 +435,8 @@ TEST_CASE("rmsnorm: errors") {
   CHECK_THROWS_AS(rmsnorm(ctx, x, w.to(DType::bf16), eps), Error);
   CHECK_THROWS_AS(rmsnorm(ctx, x, w, -1e-5), Error);
   CHECK_THROWS_AS(rmsnorm(ctx, x, w, std::numeric_limits<double>::quiet_NaN()), Error);
+  CHECK_THROWS_AS(rmsnorm(ctx, x, w, eps, std::numeric_limits<double>::quiet_NaN()), Error);
+  CHECK_THROWS_AS(residual_rmsnorm(ctx, x, x, w, eps, std::numeric_limits<double>::infinity()), Error);
   CHECK_THROWS_AS(residual_rmsnorm(ctx, x, x.narrow(0, 0, 2), w, eps), Error);
   CHECK_THROWS_AS(residual_rmsnorm(ctx, x, x.to(DType::f64), w, eps), Error);
   CHECK_THROWS_AS(residual_rmsnorm(ctx, x, Tensor(), w, eps), Error);
