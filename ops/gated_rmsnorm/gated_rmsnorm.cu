@@ -1,6 +1,5 @@
-#include <cub/block/block_reduce.cuh>
-
 #include "core/cuda/block_size.cuh"
+#include "core/cuda/block_sum.cuh"
 #include "core/cuda/device.cuh"
 #include "core/cuda/values.cuh"
 #include "core/cuda/warp.cuh"
@@ -26,15 +25,7 @@ __device__ float team_sum(float x) {
   if constexpr (team == warp_threads) {
     return warp_sum(x);
   } else {
-    using Reduce = cub::BlockReduce<float, team>;
-    __shared__ typename Reduce::TempStorage storage;
-    __shared__ float of_team;
-    x = Reduce(storage).Sum(x);
-    if (threadIdx.x == 0) of_team = x;
-    __syncthreads();
-    x = of_team;
-    __syncthreads();  // storage and of_team are free for the next sum
-    return x;
+    return block_sum<team>(x);
   }
 }
 

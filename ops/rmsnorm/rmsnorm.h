@@ -1,5 +1,5 @@
 #pragma once
-#include "core/autograd.h"
+#include "ops/residual_norm.h"
 
 namespace nemocube {
 
@@ -17,11 +17,6 @@ namespace nemocube {
 /// errors     shape of w, dtype of w, no columns, eps < 0, an offset that is not finite
 /// source     "Root Mean Square Layer Normalization" (Zhang and Sennrich, 2019)
 Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps, double offset = 0);
-
-struct ResidualNorm {
-  Var sum;
-  Var normed;
-};
 
 /// sum = x + residual (rounded to the dtype of x), normed = rmsnorm(sum, weight, eps, offset).
 ///

@@ -12,40 +12,42 @@ namespace {
 constexpr double eps = 1e-5;
 
 struct Work {
-  Tensor x, residual, weight, dy, extra;
-  Tensor y, inv_rms, sum, dx, dw;
+  NormForward forward;
+  NormBackward backward;
 };
 
 std::shared_ptr<Work> prepare(std::int64_t rows, std::int64_t cols, const BenchOptions& o) {
-  auto w = std::make_shared<Work>();
   const auto normal = [&](const Shape& shape, const char* name) { return bench::normal(o, shape, name); };
-  const DType dtype = o.dtype;
-  w->x = normal({rows, cols}, "x");
-  w->residual = normal({rows, cols}, "residual");
-  w->weight = normal({cols}, "weight");
-  w->dy = normal({rows, cols}, "dy");
-  w->extra = normal({rows, cols}, "extra");
-  w->y = Tensor::empty({rows, cols}, dtype, o.device);
-  w->sum = Tensor::empty({rows, cols}, dtype, o.device);
-  w->dx = Tensor::empty({rows, cols}, dtype, o.device);
-  w->inv_rms = Tensor::empty({rows}, accumulate_dtype(dtype), o.device);
-  w->dw = Tensor::empty({cols}, accumulate_dtype(dtype), o.device);
-  rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps, 0);
+  auto w = std::make_shared<Work>();
+  NormForward& f = w->forward;
+  f = norm_forward_operands(NormForm::plain, normal({rows, cols}, "x"), normal({rows, cols}, "residual"),
+                            normal({cols}, "weight"), eps);
+  rmsnorm_forward(f);
+  NormBackward& b = w->backward;
+  b.dx = Tensor::empty({rows, cols}, o.dtype, o.device);
+  b.dw.to = Tensor::empty({cols}, accumulate_dtype(o.dtype), o.device);
+  b.dy = normal({rows, cols}, "dy");
+  b.extra = normal({rows, cols}, "extra");
+  b.x = f.sum;
+  b.weight = f.weight;
+  b.inv = f.inv;
   return w;
 }
 
 /// Checks y, and dx when `gradient`, of the last row.
 bool verify(const Work& w, bool gradient) {
-  const std::int64_t cols = w.x.cols(), last = w.x.rows() - 1;
+  const NormForward& f = w.forward;
+  const NormBackward& b = w.backward;
+  const std::int64_t cols = f.x.cols(), last = f.x.rows() - 1;
   const auto row = [&](const Tensor& t) { return t.narrow(0, last, 1).to_vector(); };
-  const auto s = row(w.sum), y = row(w.y), dy = row(w.dy), extra = row(w.extra);
-  const auto dx = gradient ? row(w.dx) : std::vector<double>(s.size());
-  const auto weight = w.weight.to_vector();
+  const auto s = row(f.sum), y = row(f.y), dy = row(b.dy), extra = row(b.extra);
+  const auto dx = gradient ? row(b.dx) : std::vector<double>(s.size());
+  const auto weight = f.weight.to_vector();
   double squares = 0, dot = 0;
   for (std::size_t c = 0; c < s.size(); ++c) squares += s[c] * s[c];
   const double inv = 1 / std::sqrt(squares / static_cast<double>(cols) + eps);
   for (std::size_t c = 0; c < s.size(); ++c) dot += weight[c] * dy[c] * s[c] * inv;
-  const double tolerance = w.x.dtype() == DType::bf16 ? 2e-2 : 1e-4;
+  const double tolerance = f.x.dtype() == DType::bf16 ? 2e-2 : 1e-4;
   for (std::size_t c = 0; c < s.size(); ++c) {
     const double n = s[c] * inv, want = n * weight[c];
     const double want_dx = inv * (weight[c] * dy[c] - n * dot / static_cast<double>(cols)) + extra[c];
@@ -61,15 +63,15 @@ void run_variant(Work& w, const KernelChoice& choice) {
   Context ctx;
   ctx.tape = &tape;
   ctx.kernels = &choice;
-  const Var x = bench::intermediate(w.x), residual = bench::intermediate(w.residual);
-  const Var weight = Var::leaf(w.weight);
+  const Var x = bench::intermediate(w.forward.x), residual = bench::intermediate(w.forward.residual);
+  const Var weight = Var::leaf(w.forward.weight);
   const ResidualNorm out = residual_rmsnorm(ctx, x, residual, weight, eps);
   const std::vector<Var> outputs{out.normed, out.sum};
-  const std::vector<Tensor> gradients{w.dy, w.extra};
+  const std::vector<Tensor> gradients{w.backward.dy, w.backward.extra};
   tape.backward(outputs, gradients);
-  w.y = out.normed.value();
-  w.sum = out.sum.value();
-  w.dx = x.node()->grad();
+  w.forward.y = out.normed.value();
+  w.forward.sum = out.sum.value();
+  w.backward.dx = x.node()->grad();
 }
 
 const RegisterBench registration("rmsnorm", [](const BenchOptions& o) {
@@ -82,23 +84,21 @@ const RegisterBench registration("rmsnorm", [](const BenchOptions& o) {
                                                : std::vector<Size>{{2048, 512}, {16384, 2048}};
   for (const auto& [rows, cols] : sizes) {
     const auto w = prepare(rows, cols, o);
-    const double x = bench::bytes_of(w->x), parameter = bench::bytes_of(w->weight),
-                 rows_out = bench::bytes_of(w->inv_rms);
+    const NormForward& f = w->forward;
+    const double x = bench::bytes_of(f.x), parameter = bench::bytes_of(f.weight),
+                 rows_out = bench::bytes_of(f.inv);
     // Forward: x, residual and weight in, y, sum and inv_rms out. Backward: dy, the gradient of sum, sum, weight and
     // inv_rms in, dx (of both x and residual) and dw out.
-    const double fused = 4 * x + parameter + rows_out, backward = fused + bench::bytes_of(w->dw);
+    const double fused = 4 * x + parameter + rows_out, backward = fused + bench::bytes_of(w->backward.dw.to);
     const BenchShape shape{{"rows", rows}, {"cols", cols}};
-    list.push_back({"fused forward", shape, fused, 0,
-                    [w] { rmsnorm_forward(w->y, w->inv_rms, w->sum, w->x, w->residual, w->weight, eps, 0); },
+    list.push_back({"fused forward", shape, fused, 0, [w] { rmsnorm_forward(w->forward); },
                     [w] { return verify(*w, false); }});
-    list.push_back(
-        {"fused backward", shape, backward, 0,
-         [w] {
-           rmsnorm_backward(w->dx, {w->dw, Into::set}, w->dy, w->extra, w->sum, w->weight, w->inv_rms, 0);
-         },
-         [w] { return verify(*w, true); }});
-    list.push_back({"forward", shape, fused - 2 * x, 0,
-                    [w] { rmsnorm_forward(w->y, w->inv_rms, {}, w->sum, {}, w->weight, eps, 0); },
+    list.push_back({"fused backward", shape, backward, 0, [w] { rmsnorm_backward(w->backward); },
+                    [w] { return verify(*w, true); }});
+    NormForward plain = f;
+    plain.x = f.sum;
+    plain.sum = plain.residual = Tensor();
+    list.push_back({"forward", shape, fused - 2 * x, 0, [plain] { rmsnorm_forward(plain); },
                     [w] { return verify(*w, false); }});
     for (const std::string& variant : kernel_variants().at("rmsnorm")) {
       const auto own = prepare(rows, cols, o);
