@@ -11,7 +11,7 @@ using namespace nemocube::testing;
 TEST_CASE("model: a packed batch gives the hidden states, loss and gradients of its sequences one by one") {
   for (const DType dtype : {DType::f64, DType::f32}) {
     CAPTURE(dtype);
-    NemotronH model(tiny_config("ME*-M*"), dtype, Device::cpu);
+    Stack model(tiny_config("ME*-M*"), dtype, Device::cpu);
     randomise(model, 11);
     const TestBatch batch = random_batch(model.config(), {9, 1, 14, 3, 6}, 12);
     const Tensor together = hidden_of(model, batch);
@@ -36,7 +36,7 @@ TEST_CASE("model: a packed batch gives the hidden states, loss and gradients of 
 }
 
 TEST_CASE("model: a token sees nothing behind it and nothing of other sequences") {
-  NemotronH model(tiny_config("ME*-"), DType::f64, Device::cpu);
+  Stack model(tiny_config("ME*-"), DType::f64, Device::cpu);
   randomise(model, 13);
   TestBatch batch = random_batch(model.config(), {10, 8}, 14);
   const Tensor before = hidden_of(model, batch);
@@ -52,7 +52,7 @@ TEST_CASE("model: a token sees nothing behind it and nothing of other sequences"
 TEST_CASE("model: activation checkpointing changes no bit of loss and gradients and counts experts once") {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     CAPTURE(dtype);
-    NemotronH model(tiny_config("MEE*-"), dtype, Device::cpu);
+    Stack model(tiny_config("MEE*-"), dtype, Device::cpu);
     randomise(model, 15);
     for (MoeMixer* moe : model.moe_layers()) {
       moe->router().aux_loss_coef = 0.1;
@@ -99,7 +99,7 @@ TEST_CASE("model: activation checkpointing changes no bit of loss and gradients 
 }
 
 TEST_CASE("model: totals for the global auxiliary loss count recorded passes only") {
-  NemotronH model(tiny_config("E"), DType::f32, Device::cpu);
+  Stack model(tiny_config("E"), DType::f32, Device::cpu);
   randomise(model, 17);
   MoeMixer& moe = *model.moe_layers().at(0);
   const TestBatch batch = random_batch(model.config(), {8}, 18);
@@ -113,7 +113,7 @@ TEST_CASE("model: totals for the global auxiliary loss count recorded passes onl
 }
 
 TEST_CASE("model: the loss does not depend on how many logits exist at once") {
-  NemotronH model(tiny_config("M"), DType::f64, Device::cpu);
+  Stack model(tiny_config("M"), DType::f64, Device::cpu);
   randomise(model, 19);
   const TestBatch batch = random_batch(model.config(), {20}, 20);
   const double want = loss_and_gradients(model, batch);
@@ -127,7 +127,7 @@ TEST_CASE("model: the loss does not depend on how many logits exist at once") {
 }
 
 TEST_CASE("model: frozen parameters get no gradient and leave the others as they were") {
-  NemotronH model(tiny_config("ME*-"), DType::f64, Device::cpu);
+  Stack model(tiny_config("ME*-"), DType::f64, Device::cpu);
   randomise(model, 21);
   const TestBatch batch = random_batch(model.config(), {11}, 22);
   const double loss = loss_and_gradients(model, batch);
@@ -156,7 +156,7 @@ TEST_CASE("model: frozen parameters get no gradient and leave the others as they
 }
 
 TEST_CASE("model: every kernel variant gives the same loss and gradients") {
-  NemotronH model(tiny_config("ME*-M"), DType::f64, Device::cpu);
+  Stack model(tiny_config("ME*-M"), DType::f64, Device::cpu);
   randomise(model, 23);
   const TestBatch batch = random_batch(model.config(), {13, 6}, 24);
   const double want = loss_and_gradients(model, batch);
@@ -180,9 +180,9 @@ TEST_CASE("model: every kernel variant gives the same loss and gradients") {
 
 TEST_CASE("model: the same number of threads gives the same bits; other numbers only round differently") {
   const int threads = omp_get_max_threads();
-  NemotronHConfig config = tiny_config("ME*-M");
+  ModelConfig config = tiny_config("ME*-M");
   config.hidden_size = 64;
-  NemotronH model(config, DType::f32, Device::cpu);
+  Stack model(config, DType::f32, Device::cpu);
   randomise(model, 25);
   const TestBatch batch = random_batch(model.config(), {70, 33}, 26);
   std::vector<std::vector<Tensor>> results;
@@ -204,7 +204,7 @@ TEST_CASE("model: the same number of threads gives the same bits; other numbers 
 }
 
 TEST_CASE("model: a bf16 model errs like an f32 model whose weights are off by a rounding of bf16") {
-  NemotronH narrow(tiny_config("M-*M"), DType::bf16, Device::cpu),
+  Stack narrow(tiny_config("M-*M"), DType::bf16, Device::cpu),
       wide(tiny_config("M-*M"), DType::f32, Device::cpu);
   randomise(narrow, 27);
   for (std::size_t i = 0; i < wide.parameters().all().size(); ++i)
@@ -236,13 +236,13 @@ TEST_CASE("model: a bf16 model errs like an f32 model whose weights are off by a
 }
 
 TEST_CASE("model: errors name what is wrong") {
-  NemotronH model(tiny_config("M"), DType::f32, Device::cpu);
+  Stack model(tiny_config("M"), DType::f32, Device::cpu);
   randomise(model, 29);
   Context ctx;
   const Tensor ids = random_ids(model.config(), 4, 1);
   CHECK_THROWS_WITH_AS((void)model.hidden(ctx, ids, Sequences::uniform(1, 3)), doctest::Contains("model"),
                        Error);
-  NemotronHConfig bad = tiny_config("M");
-  bad.mamba_num_heads = 5;
-  CHECK_THROWS_WITH_AS(NemotronH(bad, DType::f32, Device::cpu), doctest::Contains("mamba_num_heads"), Error);
+  ModelConfig bad = tiny_config("M");
+  bad.mamba.num_heads = 5;
+  CHECK_THROWS_WITH_AS(Stack(bad, DType::f32, Device::cpu), doctest::Contains("mamba_num_heads"), Error);
 }

@@ -8,68 +8,80 @@
 namespace nemocube {
 namespace {
 
-/// Of a module whose name begins so.
-bool trains_adapter(const NemotronHConfig& config, const std::string& prefix) {
-  const auto& adapters = config.lora.modules;
-  for (auto a = adapters.lower_bound(prefix); a != adapters.end() && a->first.starts_with(prefix); ++a)
-    for (const char* factor : {".lora_A.weight", ".lora_B.weight"})
-      if (!config.frozen.contains(a->first + factor)) return true;
+bool trains(const ModelSetup& setup, const TensorName& tensor) {
+  return !setup.choices.frozen.contains(tensor);
+}
+bool trains_weight(const ModelSetup& setup, const TensorName& module) {
+  return trains(setup, module / "weight");
+}
+
+bool trains_adapter(const ModelSetup& setup, const TensorName& module) {
+  return setup.choices.lora.modules.contains(module) &&
+         (trains(setup, module / lora_a_weight) || trains(setup, module / lora_b_weight));
+}
+
+/// Of some module of this mixer.
+bool trains_adapter_in(const ModelSetup& setup, const TensorName& mixer) {
+  const auto& adapters = setup.choices.lora.modules;
+  for (auto a = adapters.lower_bound(mixer); a != adapters.end() && a->first.whole() == mixer; ++a)
+    if (trains_adapter(setup, a->first)) return true;
   return false;
 }
 
 /// The passes of these blocks, and of the norm behind them. `residual`: what enters has a gradient.
-std::vector<BlockPass> passes_of(const NemotronHConfig& config, bool residual, std::string_view layers,
-                                 std::span<const BlockKind> blocks, std::int64_t first,
-                                 const std::string& last_norm) {
-  const auto trains = [&](const std::string& tensor) { return !config.frozen.contains(tensor); };
+std::vector<BlockPass> passes_of(const ModelSetup& setup, bool residual, TensorName block,
+                                 std::span<const BlockKind> blocks, const TensorName& last_norm) {
   std::vector<BlockPass> passes;
+  bool input = false;  // of the mixer: what enters it has a gradient
   for (const BlockKind kind : blocks) {
-    const std::string block = cat(layers, first++);
-    const bool input = residual || trains(block + ".norm.weight"), mixer = trains_mixer(config, block, kind);
-    passes.push_back({input || mixer, input});
-    residual = input || mixer;
+    const Residual form = setup.config.of_tensor(block).residual;
+    if (form != Residual::shared_norm) input = residual || trains_weight(setup, block / "norm");
+    const bool backward = input || trains_mixer(setup, block, kind),
+               after = form == Residual::norm_before_and_after && trains_weight(setup, block / post_norm);
+    passes.push_back({backward, input});
+    residual = residual || backward || after;
+    ++block.block;
   }
-  const bool last = residual || trains(last_norm);
+  const bool last = residual || trains_weight(setup, last_norm);
   passes.push_back({last, last});
   return passes;
 }
 
 }  // namespace
 
-bool trains_mixer(const NemotronHConfig& config, const std::string& block, BlockKind kind) {
-  if (config.frozen.empty() || trains_adapter(config, block + ".mixer.")) return true;
+bool trains_mixer(const ModelSetup& setup, const TensorName& block, BlockKind kind) {
+  const TensorName mixer = mixer_of(block);
+  if (setup.choices.frozen.empty() || trains_adapter_in(setup, mixer)) return true;
   return std::ranges::any_of(kind->tensors(), [&](const BlockTensor& tensor) {
-    return !tensor.buffer && tensor.shape(config.of_tensor(block)) &&
-           !config.frozen.contains(cat(block, ".mixer.", tensor.name));
+    return !tensor.buffer && tensor.shape(setup.config.of_tensor(block)) &&
+           trains(setup, mixer / tensor.name);
   });
 }
 
-std::vector<BlockPass> block_passes(const NemotronHConfig& config, const ModelChunk& chunk) {
-  const bool residual = !chunk.embeddings || !config.frozen.contains("backbone.embeddings.weight");
+std::vector<BlockPass> block_passes(const ModelSetup& setup, const ModelChunk& chunk) {
+  const ModelConfig& config = setup.config;
+  const bool residual = !chunk.embeddings || trains_weight(setup, embeddings_name());
   const std::int64_t end = std::min(chunk.end_block, config.num_layers());
   const auto blocks = std::span(config.blocks)
                           .subspan(static_cast<std::size_t>(chunk.first_block),
                                    static_cast<std::size_t>(end - chunk.first_block));
-  return passes_of(config, residual, "backbone.layers.", blocks, chunk.first_block, "backbone.norm_f.weight");
+  return passes_of(setup, residual, block_name(chunk.first_block), blocks, final_norm_name());
 }
 
-std::vector<DepthPasses> mtp_passes(const NemotronHConfig& config, const ModelChunk& chunk) {
-  const auto trains = [&](const std::string& tensor) { return !config.frozen.contains(tensor); };
-  const std::int64_t blocks = std::ssize(config.mtp_blocks);
-  bool hidden = block_passes(config, chunk).back().backward;
+std::vector<DepthPasses> mtp_passes(const ModelSetup& setup, const ModelChunk& chunk) {
+  const MtpTraining& mtp = setup.choices.mtp;
+  const std::vector<BlockKind>& kinds = setup.config.mtp_blocks;
+  const std::int64_t blocks = std::ssize(kinds);
+  bool hidden = block_passes(setup, chunk).back().backward;
   std::vector<DepthPasses> depths;
-  for (std::int64_t k = 0; k < config.mtp.depths; ++k) {
-    const std::int64_t first = config.mtp.repeated ? 0 : k * blocks;
-    const auto in_first = [&](const char* module) {
-      return trains(cat("mtp.layers.", first, module, ".weight"));
-    };
-    const bool enters =
-                   hidden || trains("backbone.embeddings.weight") || in_first(".enorm") || in_first(".hnorm"),
-               joined = enters || in_first(".eh_proj") ||
-                        trains_adapter(config, cat("mtp.layers.", first, ".eh_proj"));
-    depths.push_back({{joined, enters},
-                      passes_of(config, joined, "mtp.layers.", config.mtp_blocks, first,
-                                cat("mtp.layers.", first + blocks - 1, ".final_layernorm.weight"))});
+  for (std::int64_t k = 0; k < mtp.depths; ++k) {
+    const TensorName first = depth_name(mtp.repeated ? 0 : k * blocks),
+                     last = depth_name(first.block + blocks - 1), join = first / mtp_join;
+    const bool enters = hidden || trains_weight(setup, embeddings_name()) ||
+                        trains_weight(setup, first / mtp_embedding_norm) ||
+                        trains_weight(setup, first / mtp_hidden_norm),
+               joined = enters || trains_weight(setup, join) || trains_adapter(setup, join);
+    depths.push_back({{joined, enters}, passes_of(setup, joined, first, kinds, last / mtp_final_norm)});
     hidden = depths.back().blocks.back().backward;
   }
   return depths;

@@ -6,15 +6,15 @@
 
 namespace nemocube {
 
-/// What is done for a block in the backward pass of a model of which NemotronHConfig::frozen is not trained.
+/// What is done for a block in the backward pass of a model of which ModelChoices::frozen is not trained.
 struct BlockPass {
   bool backward;        ///< something of the block or before it is trained
   bool input_gradient;  ///< the gradient of what enters the block is formed
 };
 
-/// The passes of the blocks of a chunk, in order, and behind them that of the final norm. A chunk that does not begin with the
-/// embeddings forms the gradient of what enters it, because that is sent on.
-std::vector<BlockPass> block_passes(const NemotronHConfig& config, const ModelChunk& chunk);
+/// The passes of the blocks of a chunk, in order, and behind them that of the final norm. A chunk that does
+/// not begin with the embeddings forms the gradient of what enters it, because that is sent on.
+std::vector<BlockPass> block_passes(const ModelSetup& setup, const ModelChunk& chunk);
 
 /// The passes of a depth of multi-token prediction.
 struct DepthPasses {
@@ -22,9 +22,9 @@ struct DepthPasses {
   std::vector<BlockPass> blocks;  ///< and behind them that of the last norm
 };
 /// Of each depth, in the chunk with the head.
-std::vector<DepthPasses> mtp_passes(const NemotronHConfig& config, const ModelChunk& chunk);
+std::vector<DepthPasses> mtp_passes(const ModelSetup& setup, const ModelChunk& chunk);
 
-/// Whether some tensor of the mixer of `block` ("backbone.layers.0") is trained.
-bool trains_mixer(const NemotronHConfig& config, const std::string& block, BlockKind kind);
+/// Whether some tensor of the mixer of `block`, block_name(i) or depth_name(i), is trained.
+bool trains_mixer(const ModelSetup& setup, const TensorName& block, BlockKind kind);
 
 }  // namespace nemocube

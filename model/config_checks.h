@@ -2,8 +2,8 @@
 #include <cstdint>
 #include <limits>
 
-/// What NemotronHConfig::validate() and the kinds of blocks ask of the values of a config. Each function throws Error naming
-/// the key, the accepted values and the given value.
+/// What ModelConfig::validate() and the kinds of blocks ask of the values of a config. Each function throws
+/// Error naming the key, the accepted values and the given value.
 namespace nemocube {
 
 constexpr double largest_number = std::numeric_limits<double>::max();

@@ -16,16 +16,16 @@ using namespace nemocube;
 using namespace nemocube::testing;
 
 namespace {
-NemotronHConfig small() {
-  NemotronHConfig c = with_experts({"ME*-", 32, 4, 2, 48, 4, 8, 16}, {8, 2, 24, 40, 0, 0});
+ModelConfig small() {
+  ModelConfig c = with_experts({"ME*-", 32, 4, 2, 48, 4, 8, 16}, {8, 2, 24, 40, 0, 0});
   c.vocab_size = 96;
-  c.head_dim = 8;
-  c.n_groups = 2;
+  c.attention.head_dim = 8;
+  c.mamba.n_groups = 2;
   return c;
 }
 
-void check_refused(const std::function<void(NemotronHConfig&)>& change, const char* text) {
-  NemotronHConfig c = small();
+void check_refused(const std::function<void(ModelConfig&)>& change, const char* text) {
+  ModelConfig c = small();
   change(c);
   CHECK_THROWS_WITH_AS(c.validate(), doctest::Contains(text), Error);
 }
@@ -34,7 +34,7 @@ void check_refused(const std::function<void(NemotronHConfig&)>& change, const ch
 TEST_CASE("config: tensor counts of the published models") {
   struct Published {
     const char* name;
-    NemotronHConfig config;
+    ModelConfig config;
     std::int64_t tensors, elements, mtp_tensors, all_elements;
   };
   const Sizes sizes_30b{nano_30b, 2688, 32, 2, 1856, 64, 64, 128};
@@ -68,7 +68,7 @@ TEST_CASE("config: tensor counts of the published models") {
 
 TEST_CASE("config: block counts of the published models") {
   const auto counts = [](const char* pattern) {
-    NemotronHConfig c;
+    ModelConfig c;
     c.blocks = parse_pattern(pattern).blocks;
     return std::vector<std::int64_t>{c.num_layers(), c.count(mamba_block), c.count(mlp_block),
                                      c.count(moe_block), c.count(attention_block)};
@@ -97,9 +97,9 @@ TEST_CASE("config: patterns") {
 }
 
 TEST_CASE("config: canonical names, shapes and marks of one block of each kind") {
-  NemotronHConfig c = small();
-  c.use_bias = c.mlp_bias = true;
-  c.moe_latent_size = 12;
+  ModelConfig c = small();
+  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.moe.latent_size = 12;
   std::vector<std::string> lines;
   for (const TensorSpec& s : tensor_specs(c))
     lines.push_back(cat(s.name, " ", s.shape, s.keep_f32 ? " f32" : "", s.buffer ? " buffer" : "",
@@ -145,12 +145,12 @@ TEST_CASE("config: canonical names, shapes and marks of one block of each kind")
   };
   CHECK(lines == want);
   CHECK(tensor_specs(small()).size() == 3 + 9 + 7 + 5 + 3);
-  c.use_conv_bias = false;
+  c.mamba.use_conv_bias = false;
   CHECK(tensor_specs(c).size() == want.size() - 1);
 }
 
 TEST_CASE("config: multi-token prediction") {
-  NemotronHConfig c = small();
+  ModelConfig c = small();
   CHECK(mtp_tensor_specs(c).empty());
   c.num_nextn_predict_layers = 2;
   std::set<std::string> names;
@@ -167,7 +167,7 @@ TEST_CASE("config: multi-token prediction") {
 
 TEST_CASE("config: every promise of validate() is kept") {
   CHECK_NOTHROW(small().validate());
-  using C = NemotronHConfig;
+  using C = ModelConfig;
   check_refused([](C& c) { c.vocab_size = 0; }, "vocab_size: want at least 1, got 0");
   check_refused([](C& c) { c.hidden_size = -4; }, "hidden_size: want at least 1, got -4");
   check_refused([](C& c) { c.hidden_size = std::int64_t{1} << 40; }, "hidden_size: want at most");
@@ -175,56 +175,56 @@ TEST_CASE("config: every promise of validate() is kept") {
   check_refused([](C& c) { c.layer_norm_epsilon = 0; }, "layer_norm_epsilon");
   check_refused([](C& c) { c.layer_norm_epsilon = std::nan(""); }, "layer_norm_epsilon");
   check_refused([](C& c) { c.initializer_range = -1; }, "initializer_range");
-  check_refused([](C& c) { c.tie_word_embeddings = true; }, "tie_word_embeddings: want false");
   check_refused([](C& c) { c.num_nextn_predict_layers = -1; }, "num_nextn_predict_layers");
   check_refused([](C& c) { c.num_nextn_predict_layers = 1, c.mtp_blocks.clear(); }, "multi-token prediction");
-  check_refused([](C& c) { c.mamba_num_heads = 0; }, "mamba_num_heads: want at least 1");
-  check_refused([](C& c) { c.mamba_num_heads = 5; },
+  check_refused([](C& c) { c.mamba.num_heads = 0; }, "mamba_num_heads: want at least 1");
+  check_refused([](C& c) { c.mamba.num_heads = 5; },
                 "mamba_num_heads: want a multiple of n_groups (2), got 5");
-  check_refused([](C& c) { c.mamba_head_dim = 0; }, "mamba_head_dim");
-  check_refused([](C& c) { c.mamba_num_heads = c.mamba_head_dim = 1 << 20; }, "product");
-  check_refused([](C& c) { c.n_groups = 0; }, "n_groups");
-  check_refused([](C& c) { c.ssm_state_size = 0; }, "ssm_state_size");
-  check_refused([](C& c) { c.conv_kernel = 0; }, "conv_kernel");
-  check_refused([](C& c) { c.chunk_size = 0; }, "chunk_size");
-  check_refused([](C& c) { c.time_step_min = 0; }, "time_step_min");
-  check_refused([](C& c) { c.time_step_max = 1e-4; }, "time_step_max");
-  check_refused([](C& c) { c.time_step_floor = -1; }, "time_step_floor");
-  check_refused([](C& c) { c.time_step_limit_low = -1; }, "time_step_limit[0]");
-  check_refused([](C& c) { c.time_step_limit_low = 2, c.time_step_limit_high = 1; }, "time_step_limit[1]");
-  check_refused([](C& c) { c.num_attention_heads = 0; }, "num_attention_heads");
-  check_refused([](C& c) { c.num_key_value_heads = 3; }, "num_attention_heads: want a multiple of");
-  check_refused([](C& c) { c.head_dim = 0; }, "head_dim");
-  check_refused([](C& c) { c.intermediate_size = 0; }, "intermediate_size");
-  check_refused([](C& c) { c.n_routed_experts = 0; }, "n_routed_experts");
-  check_refused([](C& c) { c.num_experts_per_tok = 9; }, "num_experts_per_tok: want at most 8");
-  check_refused([](C& c) { c.moe_intermediate_size = 0; }, "moe_intermediate_size");
-  check_refused([](C& c) { c.moe_shared_expert_intermediate_size = 0; }, "moe_shared_expert");
-  check_refused([](C& c) { c.moe_latent_size = -1; }, "moe_latent_size");
-  check_refused([](C& c) { c.n_group = 3; }, "n_routed_experts: want a multiple of n_group (3), got 8");
-  check_refused([](C& c) { c.topk_group = 2; }, "topk_group: want at most n_group (1), got 2");
-  check_refused([](C& c) { c.n_group = 8, c.topk_group = 4; }, "two experts in a group");
-  check_refused([](C& c) { c.n_group = 4, c.num_experts_per_tok = 3; },
+  check_refused([](C& c) { c.mamba.head_dim = 0; }, "mamba_head_dim");
+  check_refused([](C& c) { c.mamba.num_heads = c.mamba.head_dim = 1 << 20; }, "product");
+  check_refused([](C& c) { c.mamba.n_groups = 0; }, "n_groups");
+  check_refused([](C& c) { c.mamba.ssm_state_size = 0; }, "ssm_state_size");
+  check_refused([](C& c) { c.mamba.conv_kernel = 0; }, "conv_kernel");
+  check_refused([](C& c) { c.mamba.chunk_size = 0; }, "chunk_size");
+  check_refused([](C& c) { c.mamba.time_step_min = 0; }, "time_step_min");
+  check_refused([](C& c) { c.mamba.time_step_max = 1e-4; }, "time_step_max");
+  check_refused([](C& c) { c.mamba.time_step_floor = -1; }, "time_step_floor");
+  check_refused([](C& c) { c.mamba.time_step_limit_low = -1; }, "time_step_limit[0]");
+  check_refused([](C& c) { c.mamba.time_step_limit_low = 2, c.mamba.time_step_limit_high = 1; },
+                "time_step_limit[1]");
+  check_refused([](C& c) { c.attention.num_attention_heads = 0; }, "num_attention_heads");
+  check_refused([](C& c) { c.attention.num_key_value_heads = 3; }, "num_attention_heads: want a multiple of");
+  check_refused([](C& c) { c.attention.head_dim = 0; }, "head_dim");
+  check_refused([](C& c) { c.mlp.intermediate_size = 0; }, "intermediate_size");
+  check_refused([](C& c) { c.moe.n_routed_experts = 0; }, "n_routed_experts");
+  check_refused([](C& c) { c.moe.num_experts_per_tok = 9; }, "num_experts_per_tok: want at most 8");
+  check_refused([](C& c) { c.moe.intermediate_size = 0; }, "moe_intermediate_size");
+  check_refused([](C& c) { c.moe.shared_expert_intermediate_size = 0; }, "moe_shared_expert");
+  check_refused([](C& c) { c.moe.latent_size = -1; }, "moe_latent_size");
+  check_refused([](C& c) { c.moe.n_group = 3; }, "n_routed_experts: want a multiple of n_group (3), got 8");
+  check_refused([](C& c) { c.moe.topk_group = 2; }, "topk_group: want at most n_group (1), got 2");
+  check_refused([](C& c) { c.moe.n_group = 8, c.moe.topk_group = 4; }, "two experts in a group");
+  check_refused([](C& c) { c.moe.n_group = 4, c.moe.num_experts_per_tok = 3; },
                 "num_experts_per_tok: want at most 2");
-  check_refused([](C& c) { c.routed_scaling_factor = std::nan(""); }, "routed_scaling_factor");
+  check_refused([](C& c) { c.moe.routed_scaling_factor = std::nan(""); }, "routed_scaling_factor");
   check_refused([](C& c) { c.pad_token_id = 96; }, "pad_token_id: want an id below vocab_size (96), got 96");
   check_refused([](C& c) { c.bos_token_id = -1; }, "bos_token_id");
   check_refused([](C& c) { c.eos_token_id = {2, 100}; }, "eos_token_id");
 }
 
 TEST_CASE("config: more parameters than can be counted are refused") {
-  NemotronHConfig c = small();
+  ModelConfig c = small();
   c.blocks.assign(16384, moe_block);
-  c.hidden_size = c.moe_shared_expert_intermediate_size = 1 << 24;
+  c.hidden_size = c.moe.shared_expert_intermediate_size = 1 << 24;
   CHECK_THROWS_WITH_AS(c.validate(),
                        "the sizes: want at most 1125899906842624 parameters, got more; tensor "
                        "'backbone.layers.1.mixer.shared_experts.down_proj.weight' alone has the shape "
                        "[16777216, 16777216], in 16384 blocks",
                        Error);
-  std::vector<TensorSpec> specs(16384, {"t", {1 << 26, 1 << 24}});
+  std::vector<TensorSpec> specs(16384, {.id = {}, .name = "t", .shape = {1 << 26, 1 << 24}});
   CHECK_THROWS_WITH_AS(count_tensors(specs),
                        doctest::Contains("tensor 't' of shape [67108864, 16777216] after"), Error);
-  specs = {{"u", {1 << 24, 1 << 24, 1 << 24}}};
+  specs = {{.id = {}, .name = "u", .shape = {1 << 24, 1 << 24, 1 << 24}}};
   CHECK_THROWS_WITH_AS(count_tensors(specs), doctest::Contains("[16777216, 16777216, 16777216] has more"),
                        Error);
   c = small();
@@ -235,9 +235,9 @@ TEST_CASE("config: more parameters than can be counted are refused") {
 }
 
 TEST_CASE("config: keys of absent block kinds are not looked at") {
-  NemotronHConfig c = small();
+  ModelConfig c = small();
   c.blocks = parse_pattern("--").blocks;
-  c.mamba_num_heads = c.num_attention_heads = c.n_routed_experts = 0;
+  c.mamba.num_heads = c.attention.num_attention_heads = c.moe.n_routed_experts = 0;
   CHECK_NOTHROW(c.validate());
   c.num_nextn_predict_layers = 1;
   CHECK_THROWS_WITH_AS(c.validate(), doctest::Contains("num_attention_heads"), Error);

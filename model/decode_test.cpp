@@ -7,11 +7,11 @@ using namespace nemocube::testing;
 
 namespace {
 
-Tensor prefill_logits(NemotronH& model, const TestBatch& b) { return model.logits(hidden_of(model, b)); }
+Tensor prefill_logits(Stack& model, const TestBatch& b) { return model.logits(hidden_of(model, b)); }
 
 // Feeds rows [from, to) of every sequence (clipped to its length) to the state; writes their logits where
 // they belong in `logits` [tokens, vocabulary].
-void feed(NemotronH& model, const TestBatch& b, DecodeState& state, std::int64_t from, std::int64_t to,
+void feed(Stack& model, const TestBatch& b, DecodeState& state, std::int64_t from, std::int64_t to,
           const Tensor& logits) {
   std::vector<std::int64_t> lengths;
   std::vector<std::int64_t> ids, rows;
@@ -30,7 +30,7 @@ void feed(NemotronH& model, const TestBatch& b, DecodeState& state, std::int64_t
     logits.narrow(0, rows[static_cast<std::size_t>(r)], 1).copy_from(out.narrow(0, r, 1));
 }
 
-Tensor decoded_logits(NemotronH& model, const TestBatch& b, const std::vector<std::int64_t>& cuts) {
+Tensor decoded_logits(Stack& model, const TestBatch& b, const std::vector<std::int64_t>& cuts) {
   const Tensor logits =
       Tensor::zeros({b.ids.numel(), model.config().vocab_size}, accumulate_dtype(model.dtype()), Device::cpu);
   DecodeState state = model.make_state(b.sequences.count());
@@ -58,7 +58,7 @@ TEST_CASE("decode: token by token gives the logits of a prefill") {
     for (const char* pattern : {"M", "*", "-", "E", "ME*-", "M*M*EM"}) {
       CAPTURE(dtype);
       CAPTURE(pattern);
-      NemotronH model(tiny_config(pattern), dtype, Device::cpu);
+      Stack model(tiny_config(pattern), dtype, Device::cpu);
       randomise(model, 3);
       const TestBatch b = random_batch(model.config(), {19}, 5);
       CHECK_CLOSE(decoded_logits(model, b, one_by_one(19)), prefill_logits(model, b), tolerance(dtype));
@@ -66,7 +66,7 @@ TEST_CASE("decode: token by token gives the logits of a prefill") {
 }
 
 TEST_CASE("decode: blocks of different sizes, token by token") {
-  NemotronH model(tiny_pruned_config(), DType::f64, Device::cpu);
+  Stack model(tiny_pruned_config(), DType::f64, Device::cpu);
   randomise(model, 3);
   const TestBatch b = random_batch(model.config(), {19}, 5);
   CHECK_CLOSE(decoded_logits(model, b, one_by_one(19)), prefill_logits(model, b), tolerance(DType::f64));
@@ -74,7 +74,7 @@ TEST_CASE("decode: blocks of different sizes, token by token") {
 
 TEST_CASE("decode: prompts of different lengths in one batch, some already at their end") {
   for (const DType dtype : {DType::f64, DType::f32}) {
-    NemotronH model(tiny_config("ME*-M*"), dtype, Device::cpu);
+    Stack model(tiny_config("ME*-M*"), dtype, Device::cpu);
     randomise(model, 4);
     const TestBatch b = random_batch(model.config(), {7, 1, 13, 4}, 6);
     const Tensor want = prefill_logits(model, b);
@@ -86,7 +86,7 @@ TEST_CASE("decode: prompts of different lengths in one batch, some already at th
 
 TEST_CASE("decode: prefill in pieces, through the convolution's window and across chunks") {
   for (const DType dtype : {DType::f64, DType::f32}) {
-    NemotronH model(tiny_config("M*EM"), dtype, Device::cpu);
+    Stack model(tiny_config("M*EM"), dtype, Device::cpu);
     randomise(model, 5);
     const TestBatch b = random_batch(model.config(), {21, 9}, 7);
     const Tensor want = prefill_logits(model, b);
@@ -97,7 +97,7 @@ TEST_CASE("decode: prefill in pieces, through the convolution's window and acros
 }
 
 TEST_CASE("decode: the caches grow beyond their first room") {
-  NemotronH model(tiny_config("*M"), DType::f64, Device::cpu);
+  Stack model(tiny_config("*M"), DType::f64, Device::cpu);
   randomise(model, 6);
   const TestBatch b = random_batch(model.config(), {300}, 8);
   std::vector<std::int64_t> cuts{5};
@@ -107,7 +107,7 @@ TEST_CASE("decode: the caches grow beyond their first room") {
 }
 
 TEST_CASE("decode: every kernel variant continues from a state") {
-  NemotronH model(tiny_config("M*"), DType::f64, Device::cpu);
+  Stack model(tiny_config("M*"), DType::f64, Device::cpu);
   randomise(model, 7);
   const TestBatch b = random_batch(model.config(), {11}, 9);
   const Tensor want = prefill_logits(model, b);
@@ -127,7 +127,7 @@ TEST_CASE("decode: every kernel variant continues from a state") {
 }
 
 TEST_CASE("decode: bf16 decoding stays near bf16 prefill") {
-  NemotronH model(tiny_config("M*-M"), DType::bf16, Device::cpu);
+  Stack model(tiny_config("M*-M"), DType::bf16, Device::cpu);
   randomise(model, 8);
   const TestBatch b = random_batch(model.config(), {17}, 10);
   // Four blocks round their results to 2^-9. Both computations round as much, but differently.

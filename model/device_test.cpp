@@ -10,8 +10,8 @@ using namespace nemocube::testing;
 namespace {
 
 /// The loss and the gradients of one microbatch, for a model with the weights of `whole`.
-std::vector<Tensor> step_on(Device device, NemotronH& whole, const TestBatch& batch, bool checkpointing) {
-  NemotronH model(whole.config(), whole.dtype(), device);
+std::vector<Tensor> step_on(Device device, Stack& whole, const TestBatch& batch, bool checkpointing) {
+  Stack model(whole.setup(), whole.dtype(), device);
   copy_weights(model, whole);
   model.activation_checkpointing = checkpointing;
   const Tensor ids = batch.ids.to(device);
@@ -29,14 +29,14 @@ std::vector<Tensor> step_on(Device device, NemotronH& whole, const TestBatch& ba
 }
 
 /// All that is adapted has dropout.
-NemotronHConfig adapted_config(DropoutPosition position) {
-  NemotronHConfig config = frozen_base(with_adapters(tiny_config_with_all_tensors()));
-  config.lora.dropout = 0.25;
-  config.lora.dropout_position = position;
+ModelSetup adapted_config(DropoutPosition position) {
+  ModelSetup config = frozen_base(with_adapters(tiny_config_with_all_tensors()));
+  config.choices.lora.dropout = 0.25;
+  config.choices.lora.dropout_position = position;
   return config;
 }
 
-TestBatch numbered_batch(const NemotronHConfig& config) {
+TestBatch numbered_batch(const ModelSetup& config) {
   TestBatch batch = random_batch(config, {9, 0, 14, 3}, 72);
   batch.sequences = batch.sequences.numbered({5, 1000, std::int64_t{1} << 33, std::int64_t{3} << 32});
   return batch;
@@ -49,7 +49,7 @@ TEST_CASE("model: a microbatch on Device::guard has the bits of the CPU, and the
     for (const bool checkpointing : {false, true}) {
       CAPTURE(dtype);
       CAPTURE(checkpointing);
-      NemotronH whole(tiny_config("ME*-M"), dtype, Device::cpu);
+      Stack whole(tiny_config("ME*-M"), dtype, Device::cpu);
       randomise(whole, 71);
       const TestBatch batch = random_batch(whole.config(), {9, 0, 14, 3}, 72);
       const auto got = step_on(Device::guard, whole, batch, checkpointing),
@@ -69,7 +69,7 @@ TEST_CASE("model: a microbatch on cuda has the CPU's loss and gradients, and the
     for (const bool checkpointing : {false, true}) {
       CAPTURE(dtype);
       CAPTURE(checkpointing);
-      NemotronH whole(tiny_config("ME*-M"), dtype, Device::cpu);
+      Stack whole(tiny_config("ME*-M"), dtype, Device::cpu);
       randomise(whole, 71);
       const TestBatch batch = random_batch(whole.config(), {9, 0, 14, 3}, 72);
       const auto got = step_on(Device::cuda, whole, batch, checkpointing),
@@ -97,7 +97,7 @@ TEST_CASE("model: adapters and their dropout on every device" * doctest::test_su
           CAPTURE(device);
           CAPTURE(dtype);
           CAPTURE(checkpointing);
-          NemotronH whole(adapted_config(position), dtype, Device::cpu);
+          Stack whole(adapted_config(position), dtype, Device::cpu);
           randomise(whole, 71);
           const TestBatch batch = numbered_batch(whole.config());
           const auto got = step_on(device, whole, batch, checkpointing),

@@ -1,7 +1,6 @@
 #include "model/flops.h"
 
 #include <algorithm>
-#include <string>
 
 #include "model/block_passes.h"
 #include "model/blocks/block_type.h"
@@ -27,14 +26,14 @@ double forward_flops_per_token(BlockKind kind, const BlockConfig& config, double
 
 namespace {
 
-double head_flops(const NemotronHConfig& config) {
+double head_flops(const ModelConfig& config) {
   return 2 * real(config.hidden_size) * real(config.vocab_size);
 }
-double join_flops(const NemotronHConfig& config) {
+double join_flops(const ModelConfig& config) {
   return 4 * real(config.hidden_size) * real(config.hidden_size);
 }
 /// Of one depth of multi-token prediction, without the head.
-double mtp_depth_flops(const NemotronHConfig& config, double sequence_length) {
+double mtp_depth_flops(const ModelConfig& config, double sequence_length) {
   double flops = join_flops(config);
   for (const BlockKind kind : config.mtp_blocks)
     flops += forward_flops_per_token(kind, config.common(), sequence_length);
@@ -46,16 +45,17 @@ double mtp_depth_flops(const NemotronHConfig& config, double sequence_length) {
 namespace {
 
 /// Of the products with a weight, per token.
-double product_flops(const TensorSpec& spec, const NemotronHConfig& config) {
+double product_flops(const TensorSpec& spec, const ModelConfig& config) {
   if (spec.shape.ndim() < 2 || spec.buffer) return 0;
   const double all = 2 * static_cast<double>(spec.shape.numel());
-  return spec.experts ? all * real(config.of_tensor(spec.name).num_experts_per_tok) / real(spec.shape[0])
+  return spec.experts ? all * real(config.of_tensor(spec.id).moe.num_experts_per_tok) / real(spec.shape[0])
                       : all;
 }
 
 /// What frozen weights save in multi-token prediction.
-double saved_by_frozen_mtp(const std::vector<DepthPasses>& depths, const NemotronHConfig& config,
+double saved_by_frozen_mtp(const std::vector<DepthPasses>& depths, const ModelSetup& setup,
                            double sequence_length) {
+  const ModelConfig& config = setup.config;
   double saved = 0;
   const std::size_t blocks = config.mtp_blocks.size();
   for (const DepthPasses& depth : depths) {
@@ -65,15 +65,14 @@ double saved_by_frozen_mtp(const std::vector<DepthPasses>& depths, const Nemotro
       if (!depth.blocks[i].backward)
         saved += 2 * forward_flops_per_token(config.mtp_blocks[i], config.common(), sequence_length);
   }
-  constexpr std::string_view layers = "mtp.layers.";
-  for (const TensorSpec& spec : tensor_specs(config)) {
-    if (!spec.name.starts_with(layers)) continue;
-    const std::size_t layer = std::stoul(spec.name.substr(layers.size()));
-    const bool of_join = spec.module.ends_with(".eh_proj"), adapter = spec.factor != LoraFactor::none;
+  for (const TensorSpec& spec : tensor_specs(setup)) {
+    if (!spec.id.in_depth()) continue;
+    const auto block = static_cast<std::size_t>(spec.id.block);
+    const bool of_join = spec.module.member == mtp_join, adapter = spec.factor != LoraFactor::none;
     const double product = product_flops(spec, config);
     for (std::size_t k = 0; k < depths.size(); ++k) {
-      if (!config.mtp.repeated && layer / blocks != k) continue;  // all depths, where one is repeated
-      const BlockPass& pass = of_join ? depths[k].join : depths[k].blocks[layer % blocks];
+      if (!setup.choices.mtp.repeated && block / blocks != k) continue;  // all depths, where one is repeated
+      const BlockPass& pass = of_join ? depths[k].join : depths[k].blocks[block % blocks];
       if (!pass.backward)
         saved += adapter ? 2 * product : 0;
       else if (spec.frozen)
@@ -86,18 +85,19 @@ double saved_by_frozen_mtp(const std::vector<DepthPasses>& depths, const Nemotro
 
 }  // namespace
 
-ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double sequence_length) {
+ForwardFlops forward_flops_per_token(const ModelSetup& setup, double sequence_length) {
+  const ModelConfig& config = setup.config;
   ForwardFlops f;
-  for (const BlockVariant& v : config.variants())
+  for (const BlockVariant& v : setup.variants())
     f.blocks += real(v.count) * forward_flops_per_token(v.kind, *v.config, sequence_length);
-  const double depths = real(config.mtp.depths);
+  const double depths = real(setup.choices.mtp.depths);
   f.blocks += depths * mtp_depth_flops(config, sequence_length);
   f.head = (1 + depths) * head_flops(config);
-  if (config.lora.modules.empty()) return f;
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  if (setup.choices.lora.modules.empty()) return f;
+  for (const TensorSpec& spec : tensor_specs(setup)) {
     if (spec.factor == LoraFactor::none) continue;
-    const bool of_head = spec.module == "lm_head",
-               repeats = config.mtp.repeated && spec.name.starts_with("mtp.");
+    const bool of_head = spec.module == config.head_module(),
+               repeats = setup.choices.mtp.repeated && spec.id.in_depth();
     (of_head ? f.head : f.blocks) += (of_head   ? 1 + depths
                                       : repeats ? depths
                                                 : 1) *
@@ -106,11 +106,12 @@ ForwardFlops forward_flops_per_token(const NemotronHConfig& config, double seque
   return f;
 }
 
-ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequence_length) {
-  const ForwardFlops forward = forward_flops_per_token(config, sequence_length);
+ForwardFlops training_flops_per_token(const ModelSetup& setup, double sequence_length) {
+  const ModelConfig& config = setup.config;
+  const ForwardFlops forward = forward_flops_per_token(setup, sequence_length);
   ForwardFlops all{3 * forward.blocks, 3 * forward.head};
-  if (config.frozen.empty()) return all;
-  const std::vector<BlockPass> passes = block_passes(config, ModelChunk{});
+  if (setup.choices.frozen.empty()) return all;
+  const std::vector<BlockPass> passes = block_passes(setup, ModelChunk{});
   const auto has_backward = [&](std::int64_t block) {
     return passes[static_cast<std::size_t>(block)].backward;
   };
@@ -118,16 +119,16 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
     if (!passes[i].backward)
       all.blocks -= 2 * forward_flops_per_token(config.blocks[i], config.block(static_cast<std::int64_t>(i)),
                                                 sequence_length);
-  const std::vector<DepthPasses> depths = mtp_passes(config, ModelChunk{});
-  const double heads = 1 + real(config.mtp.depths),
+  const std::vector<DepthPasses> depths = mtp_passes(setup, ModelChunk{});
+  const double heads = 1 + real(setup.choices.mtp.depths),
                without_backward =
                    real(!passes.back().backward + std::ranges::count_if(depths, [](const DepthPasses&d) {
                      return !d.blocks.back().backward;
                    }));
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(setup)) {
     const double product = product_flops(spec, config);
-    const bool of_head = spec.module == "lm_head", adapter = spec.factor != LoraFactor::none;
-    if (const auto block = block_of(spec.name); block && !has_backward(*block))
+    const bool of_head = spec.module == config.head_module(), adapter = spec.factor != LoraFactor::none;
+    if (const auto block = spec.id.block_of_model(); block && !has_backward(*block))
       all.blocks -= adapter ? 2 * product : 0;
     else if (spec.frozen && block)
       all.blocks -= product;
@@ -135,22 +136,8 @@ ForwardFlops training_flops_per_token(const NemotronHConfig& config, double sequ
     // No gradient of what enters the head, which B does not read.
     if (of_head && spec.factor != LoraFactor::b) all.head -= without_backward * product;
   }
-  all.blocks -= saved_by_frozen_mtp(depths, config, sequence_length);
+  all.blocks -= saved_by_frozen_mtp(depths, setup, sequence_length);
   return all;
-}
-
-double automodel_step_flops(const NemotronHConfig& config, std::int64_t sequences,
-                            std::int64_t sequence_length) {
-  double per_token = 6 * real(config.hidden_size) * real(config.vocab_size);
-  for (std::int64_t i = 0; i < config.num_layers(); ++i)
-    per_token +=
-        config.blocks[static_cast<std::size_t>(i)]->automodel_flops(config.block(i), real(sequence_length));
-  double of_depth = 12 * real(config.hidden_size) * real(config.hidden_size) +
-                    6 * real(config.hidden_size) * real(config.vocab_size);
-  for (const BlockKind kind : config.mtp_blocks)
-    if (config.mtp.depths > 0) of_depth += kind->automodel_flops(config.common(), real(sequence_length));
-  per_token += real(config.mtp.depths) * of_depth;
-  return real(sequences) * real(sequence_length) * per_token;
 }
 
 }  // namespace nemocube

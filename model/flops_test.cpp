@@ -9,7 +9,7 @@
 #include "model/blocks/mamba/mamba_block.h"
 #include "model/blocks/mlp/mlp_block.h"
 #include "model/blocks/moe/moe_block.h"
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "model/test_models.h"
 #include "ops/matmul/matmul.h"
 
@@ -18,12 +18,12 @@ using namespace nemocube::testing;
 
 namespace {
 
-const NemotronHConfig a3b = with_experts({nano_30b, 2688, 32, 2, 1856, 64, 64, 128}, {128, 6, 1856, 3712});
-const NemotronHConfig super_120b =
+const ModelConfig a3b = with_experts({nano_30b, 2688, 32, 2, 1856, 64, 64, 128}, {128, 6, 1856, 3712});
+const ModelConfig super_120b =
     with_experts({super, 4096, 32, 2, 2688, 128, 64, 128}, {512, 22, 2688, 5376, 1024});
-const NemotronHConfig ultra_550b =
+const ModelConfig ultra_550b =
     with_experts({ultra, 8192, 64, 2, 5120, 256, 64, 128}, {512, 22, 5120, 10240, 2048});
-const NemotronHConfig h_8b = dense({h8, 4096, 32, 8, 21504, 128, 64, 128});
+const ModelConfig h_8b = dense({h8, 4096, 32, 8, 21504, 128, 64, 128});
 
 // Rounded to three decimals of a GFLOP or MFLOP.
 void check_rounded(double got, double want) { CHECK(std::abs(got - want) <= 0.0005 + 1e-9); }
@@ -32,35 +32,25 @@ void check_rounded(double got, double want) { CHECK(std::abs(got - want) <= 0.00
 
 TEST_CASE("flops: training of published models at 4096 tokens, in GFLOP a token") {
   struct Published {
-    NemotronHConfig config;
-    double correct, automodel;
+    ModelConfig config;
+    double correct;
   };
   for (const Published& p :
-       {Published{a3b, 20.203, 19.721}, Published{super_120b, 74.985, 75.070},
-        Published{ultra_550b, 334.161, 334.403},
-        Published{dense({nano_4b, 3136, 40, 8, 12544, 96, 80, 128, 256}), 22.404, 25.763},
-        Published{dense({nano_9b, 4480, 40, 8, 15680, 128, 80, 128}), 50.963, 61.348},
-        Published{dense({nano_12b, 5120, 40, 8, 20480, 128, 80, 128}), 71.265, 88.961},
-        Published{dense({h8, 3072, 32, 8, 12288, 112, 64, 128}), 25.334, 30.522},
-        Published{h_8b, 46.254, 58.989},
-        Published{dense({h47, 8192, 64, 8, 30720, 256, 64, 256}), 278.201, 351.718},
-        Published{dense({h56, 8192, 64, 8, 32768, 256, 64, 256}), 336.982, 425.202}}) {
+       {Published{a3b, 20.203}, Published{super_120b, 74.985}, Published{ultra_550b, 334.161},
+        Published{dense({nano_4b, 3136, 40, 8, 12544, 96, 80, 128, 256}), 22.404},
+        Published{dense({nano_9b, 4480, 40, 8, 15680, 128, 80, 128}), 50.963},
+        Published{dense({nano_12b, 5120, 40, 8, 20480, 128, 80, 128}), 71.265},
+        Published{dense({h8, 3072, 32, 8, 12288, 112, 64, 128}), 25.334}, Published{h_8b, 46.254},
+        Published{dense({h47, 8192, 64, 8, 30720, 256, 64, 256}), 278.201},
+        Published{dense({h56, 8192, 64, 8, 32768, 256, 64, 256}), 336.982}}) {
     CAPTURE(p.correct);
     check_rounded(3e-9 * forward_flops_per_token(p.config, 4096).total(), p.correct);
-    check_rounded(1e-9 * automodel_step_flops(p.config, 1, 4096) / 4096, p.automodel);
   }
-}
-
-// The values of AutoModel's own test, and its count for a step of its benchmark of Nano.
-TEST_CASE("flops: AutoModel's count of whole steps") {
-  CHECK(automodel_step_flops(a3b, 1, 2048) == 39'982'504'869'888);
-  CHECK(automodel_step_flops(super_120b, 1, 2048) == 152'918'015'606'784);
-  CHECK(std::abs(1e-12 * automodel_step_flops(a3b, 256, 1024) - 5091.78) <= 0.005);
 }
 
 TEST_CASE("flops: one block of each kind, in MFLOP a token") {
   struct Blocks {
-    NemotronHConfig config;
+    ModelConfig config;
     double mamba, attention;
   };
   for (const Blocks& b : {Blocks{a3b, 77.414 + 0.049 + 3.408, 46.793 + 33.563},
@@ -74,12 +64,12 @@ TEST_CASE("flops: one block of each kind, in MFLOP a token") {
 }
 
 TEST_CASE("flops: a small model counted by hand") {
-  NemotronHConfig c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
-  c.vocab_size = 50;
-  c.head_dim = 4;
-  c.n_groups = 1;
+  ModelSetup c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
+  c.config.vocab_size = 50;
+  c.config.attention.head_dim = 4;
+  c.config.mamba.n_groups = 1;
   const ForwardFlops f = forward_flops_per_token(c, 9);
-  const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, c, 9); };
+  const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, c.config, 9); };
   CHECK(of(mamba_block) == 2 * 10 * (12 + 12 + 5 + 5 + 2) + 2 * 12 * 10 + 2 * (12 + 10) * 4 + 2 * 8 * 5 +
                                2 * 8 * 12 + 4 * 12 * 5);
   CHECK(of(attention_block) == 2 * 10 * (12 + 4 + 4) + 2 * 12 * 10 + 2 * 2 * 12 * 5);  // five keys on average
@@ -91,18 +81,18 @@ TEST_CASE("flops: a small model counted by hand") {
 
 TEST_CASE(
     "flops: what is frozen has no gradient, and what comes before everything trained no backward pass") {
-  NemotronHConfig c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
-  c.vocab_size = 50;
-  c.head_dim = 4;
-  c.n_groups = 1;
-  const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, c, 9); };
+  ModelSetup c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
+  c.config.vocab_size = 50;
+  c.config.attention.head_dim = 4;
+  c.config.mamba.n_groups = 1;
+  const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, c.config, 9); };
   const ForwardFlops forward = forward_flops_per_token(c, 9), all = training_flops_per_token(c, 9);
   CHECK(all.blocks == 3 * forward.blocks);
   CHECK(all.head == 3 * forward.head);
   const auto freeze = [&](auto&& chosen) {
-    c.frozen.clear();
+    c.choices.frozen.clear();
     for (const TensorSpec& spec : tensor_specs(c))
-      if (chosen(spec.name)) c.frozen.insert(spec.name);
+      if (chosen(spec.name)) c.choices.frozen.insert(spec.id);
     return training_flops_per_token(c, 9);
   };
   const auto in = [](const std::string& name, const char* part) { return name.find(part) != name.npos; };
@@ -122,28 +112,24 @@ TEST_CASE(
 }
 
 TEST_CASE("flops: each depth of multi-token prediction has its blocks, its projection and the head") {
-  NemotronHConfig c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
-  c.vocab_size = 50;
-  c.head_dim = 4;
-  c.n_groups = 1;
+  ModelSetup c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
+  c.config.vocab_size = 50;
+  c.config.attention.head_dim = 4;
+  c.config.mamba.n_groups = 1;
   const ForwardFlops main = forward_flops_per_token(c, 9), trained = training_flops_per_token(c, 9);
-  const double automodel = automodel_step_flops(c, 2, 9);
   for (const bool repeated : {false, true}) {
     c.train_mtp({2, repeated, 0.3});
-    const double depth = forward_flops_per_token(attention_block, c, 9) +
-                         forward_flops_per_token(moe_block, c, 9) + 4 * 10 * 10;
+    const double depth = forward_flops_per_token(attention_block, c.config, 9) +
+                         forward_flops_per_token(moe_block, c.config, 9) + 4 * 10 * 10;
     const ForwardFlops f = forward_flops_per_token(c, 9);
     CHECK(f.blocks == main.blocks + 2 * depth);
     CHECK(f.head == 3 * main.head);
     CHECK(training_flops_per_token(c, 9).total() == 3 * f.total());
-    double of_peer = 12 * 100 + 6 * 10 * 50;
-    for (const BlockKind kind : c.mtp_blocks) of_peer += kind->automodel_flops(c, 9);
-    CHECK(automodel_step_flops(c, 2, 9) == doctest::Approx(automodel + 2 * 9 * 2 * of_peer).epsilon(1e-14));
     // A frozen weight has no product for its gradient in any depth. Frozen depths pass gradients on all the same.
     const auto freeze = [&](auto&& chosen) {
-      NemotronHConfig part = c;
+      ModelSetup part = c;
       for (const TensorSpec& spec : tensor_specs(part))
-        if (chosen(spec.name)) part.frozen.insert(spec.name);
+        if (chosen(spec.name)) part.choices.frozen.insert(spec.id);
       return training_flops_per_token(part, 9);
     };
     CHECK(freeze([](const std::string& n) {
@@ -167,15 +153,15 @@ namespace {
 
 /// Everything is frozen but the tensors that chosen(name) takes.
 template <class Chosen>
-NemotronHConfig trained_alone(NemotronHConfig config, const Chosen& chosen) {
+ModelSetup trained_alone(ModelSetup config, const Chosen& chosen) {
   for (const TensorSpec& spec : tensor_specs(config))
-    if (!spec.buffer && !chosen(spec.name)) config.frozen.insert(spec.name);
+    if (!spec.buffer && !chosen(spec.name)) config.choices.frozen.insert(spec.id);
   return config;
 }
 
 /// Operations of the products in a step of 32 tokens, all labelled but those without a token behind them.
-double counted_products(const NemotronHConfig& config) {
-  NemotronH model(config, DType::f32, Device::cpu);
+double counted_products(const ModelSetup& config) {
+  Stack model(config, DType::f32, Device::cpu);
   randomise(model, 81);
   TestBatch batch = random_batch(config, {32}, 82);
   for (std::int64_t i = 0; i < 32; ++i) batch.labels.data<std::int64_t>()[i] = i;
@@ -187,7 +173,7 @@ double counted_products(const NemotronHConfig& config) {
 }  // namespace
 
 TEST_CASE("flops: products of partly frozen multi-token prediction are as many as are counted") {
-  NemotronHConfig base = tiny_config("-");
+  ModelConfig base = tiny_config("-");
   base.vocab_size = 64;
   base.mtp_blocks = parse_pattern("--").blocks;
   const auto in = [](const std::string& name, std::initializer_list<const char*> parts) {
@@ -211,7 +197,7 @@ TEST_CASE("flops: products of partly frozen multi-token prediction are as many a
       CAPTURE(repeated);
       CAPTURE(std::string(c.adapted));
       CAPTURE(std::string(*c.trained.begin()));
-      const NemotronHConfig config =
+      const ModelSetup config =
           trained_alone(with_adapters(with_mtp(base, 2, repeated),
                                       [&](const std::string& m) { return in(m, {c.adapted}); }),
                         [&](const std::string& n) { return in(n, c.trained); });
@@ -220,18 +206,18 @@ TEST_CASE("flops: products of partly frozen multi-token prediction are as many a
 }
 
 TEST_CASE("flops: a depth whose first mixer is trained alone has a forward pass alone before it") {
-  NemotronHConfig base = tiny_config("-");
+  ModelConfig base = tiny_config("-");
   base.mtp_blocks = parse_pattern("-*").blocks;
   for (const bool repeated : {false, true}) {
     CAPTURE(repeated);
-    const NemotronHConfig plain = with_mtp(base, 1, repeated),
-                          config = trained_alone(plain, [](const std::string&n) {
-                            return n == "mtp.layers.0.mixer.up_proj.weight";
-                          });
+    const ModelSetup plain = with_mtp(base, 1, repeated),
+                     config = trained_alone(
+                         plain, [](const std::string&n) { return n == "mtp.layers.0.mixer.up_proj.weight"; });
     const ForwardFlops forward = forward_flops_per_token(plain, 9), all = training_flops_per_token(config, 9);
-    const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, plain, 9); };
-    const double h = real(plain.hidden_size), q = real(plain.q_width()), kv = real(plain.kv_width()),
-                 wide = real(plain.intermediate_size);
+    const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, plain.config, 9); };
+    const double h = real(plain.config.hidden_size), q = real(plain.config.attention.q_width()),
+                 kv = real(plain.config.attention.kv_width()),
+                 wide = real(plain.config.mlp.intermediate_size);
     // Frozen weights behind it have no gradients.
     CHECK(all.blocks == forward.blocks + 2 * of(mlp_block) - 2 * wide * h + 2 * of(attention_block) -
                             2 * h * (2 * q + 2 * kv));
@@ -240,16 +226,16 @@ TEST_CASE("flops: a depth whose first mixer is trained alone has a forward pass 
 
 TEST_CASE("model: published sizes are planned without memory") {
   struct Published {
-    NemotronHConfig config;
+    ModelConfig config;
     std::int64_t elements;
   };
   for (const Published& p : {Published{a3b, 31577940288}, Published{h_8b, 8100852736}}) {
-    const NemotronH model(p.config, DType::bf16, Device::meta);
+    const Stack model(p.config, DType::bf16, Device::meta);
     CHECK(model.parameters().element_count() == p.elements);
     CHECK(model.parameters().element_count() == count_tensors(tensor_specs(p.config)).elements);
     for (const Parameter& parameter : model.parameters().all()) CHECK(parameter.value.is_meta());
     CHECK(model.moe_layers().size() == static_cast<std::size_t>(p.config.count(moe_block)));
   }
   // Ultra: half a trillion parameters.
-  CHECK(NemotronH(ultra_550b, DType::bf16, Device::meta).parameters().element_count() > 549'000'000'000);
+  CHECK(Stack(ultra_550b, DType::bf16, Device::meta).parameters().element_count() > 549'000'000'000);
 }

@@ -9,8 +9,8 @@ using namespace nemocube::testing;
 namespace {
 
 // Central differences on a sample of the elements of every parameter.
-void check_model_gradients(const NemotronHConfig& config, std::uint64_t seed) {
-  NemotronH model(config, DType::f64, Device::cpu);
+void check_model_gradients(const ModelSetup& config, std::uint64_t seed) {
+  Stack model(config, DType::f64, Device::cpu);
   randomise(model, seed);
   const TestBatch batch = random_batch(config, {7, 4}, seed + 1);
   loss_and_gradients(model, batch);
@@ -27,20 +27,82 @@ TEST_CASE("model: gradients of every parameter against central differences") {
 }
 
 TEST_CASE("model: gradients with all biases, latent experts, routing groups and a time step limit") {
-  NemotronHConfig c = tiny_config("E-M*");
-  c.use_bias = true;
-  c.mlp_bias = true;
-  c.moe_latent_size = 8;
-  c.n_group = 3;
-  c.topk_group = 2;
-  c.norm_topk_prob = false;
-  c.time_step_limit_low = 0.01;
-  c.time_step_limit_high = 2;
+  ModelConfig c = tiny_config("E-M*");
+  c.mamba.use_bias = true;
+  c.mlp.bias = c.moe.bias = true;
+  c.moe.latent_size = 8;
+  c.moe.n_group = 3;
+  c.moe.topk_group = 2;
+  c.moe.norm_topk_prob = false;
+  c.mamba.time_step_limit_low = 0.01;
+  c.mamba.time_step_limit_high = 2;
   check_model_gradients(c, 37);
 }
 
+TEST_CASE("model: gradients with a tied head: the embeddings have those of both ends") {
+  ModelConfig config = tiny_config("M*-");
+  config.tie_word_embeddings = true;
+  check_model_gradients(config, 39);
+  Stack tied(config, DType::f64, Device::cpu);
+  CHECK_FALSE(tied.parameters().find(head_name() / "weight"));
+  randomise(tied, 39);
+  config.tie_word_embeddings = false;
+  Stack apart(config, DType::f64, Device::cpu);
+  for (Parameter& p : apart.parameters().all()) {
+    const bool head = p.id == head_name() / "weight";
+    p.value.copy_from(tied.parameters().get(head ? embeddings_name() / "weight" : p.id).value);
+  }
+  const TestBatch batch = random_batch(config, {7, 4}, 40);
+  CHECK(loss_and_gradients(tied, batch) == loss_and_gradients(apart, batch));
+  const auto gradient = [](Stack& model, const TensorName& module) {
+    return model.parameters().get(module / "weight").node->grad().to_vector();
+  };
+  const std::vector<double> both = gradient(tied, embeddings_name()),
+                            front = gradient(apart, embeddings_name()), head = gradient(apart, head_name());
+  for (std::size_t i = 0; i < both.size(); ++i)
+    CHECK(both[i] == doctest::Approx(front[i] + head[i]).epsilon(1e-12));
+}
+
+TEST_CASE("model: gradients with a norm behind each mixer, or behind that of one block") {
+  ModelConfig config = tiny_config("M*-");
+  own_config(config, 1).residual = Residual::norm_before_and_after;
+  check_model_gradients(config, 43);
+  const Stack one(config, DType::f64, Device::cpu);
+  CHECK(one.parameters().find(block_name(1, "post_norm.weight")));
+  CHECK_FALSE(one.parameters().find(block_name(0, "post_norm.weight")));
+  config = tiny_config("E-");
+  config.residual = Residual::norm_before_and_after;
+  check_model_gradients(config, 45);
+}
+
+TEST_CASE("model: gradients of two mixers on one norm, whose outputs are added") {
+  ModelConfig config = tiny_config("-M*-");
+  own_config(config, 2).residual = Residual::shared_norm;
+  check_model_gradients(config, 47);
+  Stack beside(config, DType::f64, Device::cpu);
+  CHECK_FALSE(beside.parameters().find(block_name(2, "norm.weight")));
+  // Without what the first of both adds, the second has the rows that it has alone.
+  ModelConfig without = config;
+  without.blocks.erase(without.blocks.begin() + 1);
+  without.own_configs.clear();
+  Stack alone(without, DType::f64, Device::cpu);
+  randomise(beside, 47);
+  beside.parameters().get(mixer_name(1, "out_proj.weight")).value.zero();
+  for (Parameter& p : alone.parameters().all()) {
+    TensorName from = p.id;
+    const bool norm = p.id.part == NamePart::block && p.id.block == 1;
+    if (p.id.block_of_model().value_or(0) >= 1 && !norm) ++from.block;
+    p.value.copy_from(beside.parameters().get(from).value);
+  }
+  const TestBatch batch = random_batch(config, {7, 4}, 48);
+  CHECK(relative_error(hidden_of(beside, batch), hidden_of(alone, batch)) < 1e-14);
+  ModelConfig first = config;
+  own_config(first, 0).residual = Residual::shared_norm;
+  CHECK_THROWS_WITH_AS(first.validate(), doctest::Contains("the first block"), Error);
+}
+
 TEST_CASE("model: gradients of several microbatches add up") {
-  NemotronH model(tiny_config("ME*-"), DType::f64, Device::cpu);
+  Stack model(tiny_config("ME*-"), DType::f64, Device::cpu);
   randomise(model, 41);
   const TestBatch a = random_batch(model.config(), {7}, 42), b = random_batch(model.config(), {5}, 43);
   loss_and_gradients(model, a, 0.5);

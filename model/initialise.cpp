@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/rng.h"
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 
 namespace nemocube {
 namespace {
@@ -31,9 +31,10 @@ void fill(const Parameter& p, Fn&& value) {
 }
 
 void fill_dt_bias(const Parameter& p, const RandomStream& stream, const BlockConfig& config) {
-  const double low = std::log(config.time_step_min), high = std::log(config.time_step_max);
+  const double low = std::log(config.mamba.time_step_min), high = std::log(config.mamba.time_step_max);
   fill(p, [&](std::uint64_t j) {
-    const double dt = std::max(std::exp(low + (high - low) * stream.uniform(j)), config.time_step_floor);
+    const double dt =
+        std::max(std::exp(low + (high - low) * stream.uniform(j)), config.mamba.time_step_floor);
     return dt + std::log(-std::expm1(-dt));
   });
 }
@@ -65,7 +66,7 @@ double lora_fan(const Shape& a, bool outputs) {
 
 }  // namespace
 
-void initialise(const Parameter& parameter, const NemotronHConfig& config, std::uint64_t seed,
+void initialise(const Parameter& parameter, const ModelConfig& config, std::uint64_t seed,
                 Initialisation law) {
   if (!parameter.own.is_meta() && !parameter.own.device().is_host()) {
     Parameter drawn = parameter;
@@ -77,7 +78,7 @@ void initialise(const Parameter& parameter, const NemotronHConfig& config, std::
   const RandomStream stream(seed, parameter.name);
   const double sigma = config.initializer_range;
   const auto blocks = static_cast<double>(config.blocks.size());
-  const BlockConfig& block = config.of_tensor(parameter.name);
+  const BlockConfig& block = config.of_tensor(parameter.id);
   const bool megatron = law == Initialisation::megatron;
   expect(parameter.law.has_value(), "initialise: no law for a tensor named '", parameter.name, "'");
   InitialLaw role = *parameter.law;
@@ -90,9 +91,9 @@ void initialise(const Parameter& parameter, const NemotronHConfig& config, std::
       return fill_gauss(parameter, stream, megatron ? sigma / std::sqrt(blocks) : sigma);
     case InitialLaw::scan_output:
       return fill_symmetric(parameter, stream,
-                            1 / std::sqrt(static_cast<double>(block.mamba_inner()) * blocks));
+                            1 / std::sqrt(static_cast<double>(block.mamba.inner()) * blocks));
     case InitialLaw::conv:
-      return fill_symmetric(parameter, stream, 1 / std::sqrt(static_cast<double>(block.conv_kernel)));
+      return fill_symmetric(parameter, stream, 1 / std::sqrt(static_cast<double>(block.mamba.conv_kernel)));
     case InitialLaw::a_log:
       return fill_a_log(parameter, stream, law);
     case InitialLaw::dt_bias:
@@ -109,7 +110,7 @@ void initialise(const Parameter& parameter, const NemotronHConfig& config, std::
   }
 }
 
-void initialise(NemotronH& model, std::uint64_t seed, Initialisation law) {
+void initialise(Stack& model, std::uint64_t seed, Initialisation law) {
   for (const Parameter& p : model.parameters().all()) initialise(p, model.config(), seed, law);
 }
 

@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-class NemotronH;
-struct NemotronHConfig;
+class Stack;
+struct ModelConfig;
 struct Parameter;
 
 /// How fresh weights are drawn. s = initializer_range, L = number of blocks, U(a) uniform in (-a, a).
@@ -36,9 +36,9 @@ enum class Initialisation { hf, megatron };
 
 /// Fills what this process owns of every parameter. Element i of a global tensor depends on (seed, name, i), the
 /// law and the config alone, so every rank draws its own part of the same model, however the model is sharded.
-void initialise(NemotronH& model, std::uint64_t seed, Initialisation law = Initialisation::hf);
+void initialise(Stack& model, std::uint64_t seed, Initialisation law = Initialisation::hf);
 /// Fills one parameter of a model of this config, by Parameter::law. Throws std::logic_error where there is none.
-void initialise(const Parameter& parameter, const NemotronHConfig& config, std::uint64_t seed,
+void initialise(const Parameter& parameter, const ModelConfig& config, std::uint64_t seed,
                 Initialisation law);
 
 }  // namespace nemocube

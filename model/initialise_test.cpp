@@ -29,19 +29,19 @@ Moments moments(const Tensor& t) {
   return m;
 }
 
-NemotronHConfig wide_config() {
-  NemotronHConfig c = tiny_config("ME*-");
+ModelConfig wide_config() {
+  ModelConfig c = tiny_config("ME*-");
   c.hidden_size = 64;
-  c.mamba_num_heads = 96;
-  c.n_groups = 4;
-  c.ssm_state_size = 16;
+  c.mamba.num_heads = 96;
+  c.mamba.n_groups = 4;
+  c.mamba.ssm_state_size = 16;
   c.initializer_range = 0.05;
-  c.use_bias = c.mlp_bias = true;
-  c.moe_latent_size = 40;
+  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.moe.latent_size = 40;
   c.vocab_size = 300;
-  c.moe_intermediate_size = 40;
-  c.intermediate_size = 80;
-  c.head_dim = 16;
+  c.moe.intermediate_size = 40;
+  c.mlp.intermediate_size = 80;
+  c.attention.head_dim = 16;
   return c;
 }
 
@@ -77,11 +77,11 @@ void check_uniform(const Tensor& t, double bound) {
 }  // namespace
 
 TEST_CASE("initialise: the laws of every parameter") {
-  const NemotronHConfig c = wide_config();
+  const ModelConfig c = wide_config();
   for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
     const bool megatron = law == Initialisation::megatron;
     CAPTURE(megatron);
-    NemotronH model(c, DType::f32, Device::cpu);
+    Stack model(c, DType::f32, Device::cpu);
     for (Parameter& p : model.parameters().all()) p.value.fill(std::nan(""));
     initialise(model, 81, law);
     std::size_t inputs = 0, outputs = 0;
@@ -125,11 +125,11 @@ TEST_CASE("initialise: the laws of every parameter") {
 }
 
 TEST_CASE("initialise: the floor of the time step, and out_proj without rescaling") {
-  NemotronHConfig c = wide_config();
-  c.time_step_floor = 0.05;
+  ModelConfig c = wide_config();
+  c.mamba.time_step_floor = 0.05;
   c.rescale_prenorm_residual = false;
   for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
-    NemotronH model(c, DType::f64, Device::cpu);
+    Stack model(c, DType::f64, Device::cpu);
     initialise(model, 82, law);
     std::size_t floored = 0;
     for (const double v : model.parameters().get("backbone.layers.0.mixer.dt_bias").value.to_vector()) {
@@ -144,7 +144,7 @@ TEST_CASE("initialise: the floor of the time step, and out_proj without rescalin
 }
 
 TEST_CASE("initialise: a tensor without a law is an error, not a guess") {
-  const NemotronHConfig c = wide_config();
+  const ModelConfig c = wide_config();
   Parameter p;
   p.name = "backbone.layers.0.mixer.strange.weight";
   p.value = p.own = Tensor::zeros({4, 4}, DType::f32, Device::cpu);
@@ -154,10 +154,10 @@ TEST_CASE("initialise: a tensor without a law is an error, not a guess") {
 
 TEST_CASE("initialise: depends on seed and name alone, and on the dtype only by rounding") {
   for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
-    const NemotronHConfig c = wide_config();
-    NemotronH a(c, DType::f32, Device::cpu), b(c, DType::f32, Device::cpu), other(c, DType::f32, Device::cpu),
+    const ModelConfig c = wide_config();
+    Stack a(c, DType::f32, Device::cpu), b(c, DType::f32, Device::cpu), other(c, DType::f32, Device::cpu),
         narrow(c, DType::bf16, Device::cpu), wide(c, DType::f64, Device::cpu);
-    for (NemotronH* m : {&a, &b, &narrow, &wide}) initialise(*m, 83, law);
+    for (Stack* m : {&a, &b, &narrow, &wide}) initialise(*m, 83, law);
     initialise(b, 83, law);
     initialise(other, 84, law);
     for (std::size_t i = 0; i < a.parameters().all().size(); ++i) {
@@ -173,9 +173,9 @@ TEST_CASE("initialise: depends on seed and name alone, and on the dtype only by 
       CHECK(compare_bits(p.value, other.parameters().all()[i].value).ok != drawn);
     }
     // A model of more blocks has the same first blocks, except for weights whose law depends on the depth.
-    NemotronHConfig deeper = c;
+    ModelConfig deeper = c;
     deeper.blocks.push_back(mlp_block);
-    NemotronH more(deeper, DType::f32, Device::cpu);
+    Stack more(deeper, DType::f32, Device::cpu);
     initialise(more, 83, law);
     CHECK_BITS(more.parameters().get("backbone.layers.3.mixer.up_proj.weight").value,
                a.parameters().get("backbone.layers.3.mixer.up_proj.weight").value);
@@ -188,8 +188,8 @@ TEST_CASE("initialise: depends on seed and name alone, and on the dtype only by 
 
 TEST_CASE("initialise: a model on another device has the values of one on the CPU") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const NemotronHConfig config = wide_config();
-    NemotronH here(config, dtype, Device::cpu), there(config, dtype, Device::guard);
+    const ModelConfig config = wide_config();
+    Stack here(config, dtype, Device::cpu), there(config, dtype, Device::guard);
     initialise(here, 5, Initialisation::hf);
     initialise(there, 5, Initialisation::hf);
     for (const Parameter& p : here.parameters().all()) {
@@ -200,13 +200,12 @@ TEST_CASE("initialise: a model on another device has the values of one on the CP
 }
 
 TEST_CASE("initialise: adapters have the laws of PEFT and AutoModel, and B is zero") {
-  NemotronHConfig config = wide_config();
+  ModelSetup config = wide_config();
   for (const TensorSpec& spec : tensor_specs(config))
-    if (spec.linear)
-      config.lora.modules[std::string(module_of_weight(spec.name))].rank = spec.experts ? 7 : 24;
+    if (spec.linear) config.choices.lora.modules[spec.id.module()].rank = spec.experts ? 7 : 24;
   for (const LoraInitialisation law : {LoraInitialisation::xavier, LoraInitialisation::kaiming}) {
-    config.lora.initialisation = law;
-    NemotronH model(config, DType::f32, Device::cpu);
+    config.choices.lora.initialisation = law;
+    Stack model(config, DType::f32, Device::cpu);
     initialise(model, 91);
     std::size_t stacks = 0, layers = 0;
     for (const Parameter& p : model.parameters().all()) {
@@ -229,6 +228,6 @@ TEST_CASE("initialise: adapters have the laws of PEFT and AutoModel, and B is ze
       check_uniform(p.value, 1 / std::sqrt(stack ? in * rank : in));
     }
     CHECK(stacks == 2);
-    CHECK(layers == config.lora.modules.size() - 2);
+    CHECK(layers == config.choices.lora.modules.size() - 2);
   }
 }

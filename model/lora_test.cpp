@@ -20,39 +20,39 @@ using namespace nemocube::testing;
 
 namespace {
 
-NemotronHConfig with_adapters_of(const NemotronHConfig& config, const char* part) {
+ModelSetup with_adapters_of(const ModelSetup& config, const char* part) {
   return with_adapters(config, [part](const std::string& m) { return m.find(part) != m.npos; });
 }
 
-NemotronHConfig with_dropout(NemotronHConfig config, DropoutPosition position, double probability = 0.4) {
-  config.lora.dropout = probability;
-  config.lora.dropout_position = position;
-  config.lora.dropout_seed = 5;
+ModelSetup with_dropout(ModelSetup config, DropoutPosition position, double probability = 0.4) {
+  config.choices.lora.dropout = probability;
+  config.choices.lora.dropout_position = position;
+  config.choices.lora.dropout_seed = 5;
   return config;
 }
 
-NemotronHConfig base_of(NemotronHConfig config) {
-  config.lora = {};
-  config.frozen.clear();
+ModelSetup base_of(ModelSetup config) {
+  config.choices.lora = {};
+  config.choices.frozen.clear();
   return config;
 }
 
 bool is_adapter(const Parameter& p) { return p.name.find(".lora_") != p.name.npos; }
 
 struct Model {
-  Model(const NemotronHConfig& config, DType dtype, std::uint64_t seed) : model(config, dtype, Device::cpu) {
+  Model(const ModelSetup& config, DType dtype, std::uint64_t seed) : model(config, dtype, Device::cpu) {
     randomise(model, seed);
   }
-  NemotronH model;
+  Stack model;
 };
 
-void check_adapter_gradients(const NemotronHConfig& config, const TestBatch& batch) {
+void check_adapter_gradients(const ModelSetup& config, const TestBatch& batch) {
   Model made(config, DType::f64, 61);
-  NemotronH& model = made.model;
+  Stack& model = made.model;
   loss_and_gradients(model, batch);
   const std::size_t checked = check_parameter_gradients(
       model, [&] { return loss_only(model, batch); }, {.elements = 8, .first = 3, .least = 1e-4}, is_adapter);
-  CHECK(checked == 2 * config.lora.modules.size());
+  CHECK(checked == 2 * config.choices.lora.modules.size());
 }
 
 /// W + s B A, for each matrix of a stack.
@@ -70,27 +70,26 @@ std::vector<double> merged(const Tensor& w, const Tensor& a, const Tensor& b, do
   return sum;
 }
 
-Tensor weight_of(const NemotronH& model, const std::string& module) {
-  for (const std::string& name : {module + ".weight", module})
+Tensor weight_of(const Stack& model, const TensorName& module) {
+  for (const TensorName& name : {module / "weight", module})
     if (const Parameter* p = model.parameters().find(name)) return p->value;
-  FAIL("no weight of ", module);
+  FAIL("no weight of ", module.member);
   return {};
 }
 
 /// Gives a model without adapters the weights of one with adapters, merged.
-void merge(NemotronH& to, const NemotronH& from) {
+void merge(Stack& to, const Stack& from) {
   copy_weights(to, from);
-  for (const auto& [module, adapter] : from.config().lora.modules) {
+  for (const auto& [module, adapter] : from.choices().lora.modules) {
     const Tensor w = weight_of(to, module);
-    w.copy_from(
-        Tensor::from(merged(w, from.parameters().find(module + ".lora_A.weight")->value,
-                            from.parameters().find(module + ".lora_B.weight")->value, adapter.scale()),
-                     w.shape()));
+    w.copy_from(Tensor::from(merged(w, from.parameters().find(module / lora_a_weight)->value,
+                                    from.parameters().find(module / lora_b_weight)->value, adapter.scale()),
+                             w.shape()));
   }
 }
 
 /// Loss and gradients, by name.
-std::pair<double, std::map<std::string, Tensor>> run(NemotronH& model, const TestBatch& batch) {
+std::pair<double, std::map<std::string, Tensor>> run(Stack& model, const TestBatch& batch) {
   model.parameters().clear_gradients();
   std::pair<double, std::map<std::string, Tensor>> result;
   result.first = loss_and_gradients(model, batch);
@@ -103,14 +102,14 @@ std::pair<double, std::map<std::string, Tensor>> run(NemotronH& model, const Tes
 
 TEST_CASE("adapters: gradients of A and B of every module against central differences") {
   const TestBatch batch = random_batch(tiny_config(), {7, 4}, 62);
-  for (const NemotronHConfig& config : {tiny_config("ME*-"), tiny_config_with_all_tensors()}) {
+  for (const ModelConfig& config : {tiny_config("ME*-"), tiny_config_with_all_tensors()}) {
     check_adapter_gradients(with_adapters(config), batch);
     check_adapter_gradients(frozen_base(with_adapters(config)), batch);
   }
 }
 
 TEST_CASE("adapters: gradients with dropout against central differences") {
-  const NemotronHConfig config = frozen_base(with_adapters(tiny_config_with_all_tensors()));
+  const ModelSetup config = frozen_base(with_adapters(tiny_config_with_all_tensors()));
   const TestBatch batch = numbered(random_batch(config, {7, 4}, 62), std::int64_t{3} << 40);
   for (const DropoutPosition position : {DropoutPosition::pre, DropoutPosition::post})
     check_adapter_gradients(with_dropout(config, position, 0.25), batch);
@@ -120,12 +119,12 @@ TEST_CASE("adapters: a fresh one changes no bit") {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (const LoraInitialisation law : {LoraInitialisation::xavier, LoraInitialisation::kaiming}) {
       CAPTURE(dtype);
-      NemotronHConfig config = with_adapters(tiny_config_with_all_tensors());
-      config.lora.initialisation = law;
-      NemotronH adapted(config, dtype, Device::cpu), base(base_of(config), dtype, Device::cpu);
+      ModelSetup config = with_adapters(tiny_config_with_all_tensors());
+      config.choices.lora.initialisation = law;
+      Stack adapted(config, dtype, Device::cpu), base(base_of(config), dtype, Device::cpu);
       randomise(adapted, 63);
       for (Parameter& p : adapted.parameters().all())
-        if (is_adapter(p)) initialise(p, config, 63, Initialisation::hf);
+        if (is_adapter(p)) initialise(p, config.config, 63, Initialisation::hf);
       for (const Parameter& p : adapted.parameters().all()) {
         if (!is_adapter(p)) continue;
         const bool is_b = p.name.ends_with("lora_B.weight");
@@ -149,7 +148,7 @@ TEST_CASE("adapters: a fresh one changes no bit") {
 }
 
 TEST_CASE("adapters: merged weights give the same hidden states, logits and losses") {
-  for (const NemotronHConfig& config : {tiny_config("ME*-"), tiny_config_with_all_tensors()}) {
+  for (const ModelConfig& config : {tiny_config("ME*-"), tiny_config_with_all_tensors()}) {
     Model adapted(with_adapters(config), DType::f64, 65), base(config, DType::f64, 65);
     const TestBatch batch = random_batch(config, {9, 2, 5}, 66);
     const Tensor hidden = hidden_of(adapted.model, batch), plain = hidden_of(base.model, batch);
@@ -163,7 +162,7 @@ TEST_CASE("adapters: merged weights give the same hidden states, logits and loss
 }
 
 TEST_CASE("adapters: of a frozen base no gradient exists") {
-  const NemotronHConfig config = frozen_base(with_adapters(tiny_config_with_all_tensors()));
+  const ModelSetup config = frozen_base(with_adapters(tiny_config_with_all_tensors()));
   Model made(config, DType::f32, 67);
   const TestBatch batch = random_batch(config, {9, 5}, 68);
   for (const bool checkpointing : {false, true}) {
@@ -181,10 +180,10 @@ TEST_CASE("adapters: of a frozen base no gradient exists") {
 TEST_CASE(
     "adapters: dropout drops the same elements in a replay, others in another step, none without numbers") {
   for (const DropoutPosition position : {DropoutPosition::pre, DropoutPosition::post}) {
-    const NemotronHConfig plain = frozen_base(with_adapters(tiny_config_with_all_tensors())),
-                          config = with_dropout(plain, position);
+    const ModelSetup plain = frozen_base(with_adapters(tiny_config_with_all_tensors())),
+                     config = with_dropout(plain, position);
     Model made(config, DType::f32, 69), without(plain, DType::f32, 69);
-    NemotronH& model = made.model;
+    Stack& model = made.model;
     const TestBatch batch = random_batch(config, {9, 5}, 70), first = numbered(batch, 0),
                     later = numbered(batch, std::int64_t{2} << 32);
     const auto want = run(model, first);
@@ -200,15 +199,15 @@ TEST_CASE(
       CAPTURE(name);
       CHECK_BITS(replayed.second.at(name), gradient);
     }
-    NemotronHConfig other = config;
-    other.lora.dropout_seed = 6;
+    ModelSetup other = config;
+    other.choices.lora.dropout_seed = 6;
     Model reseeded(other, DType::f32, 69);
     CHECK(run(reseeded.model, first).first != want.first);
   }
 }
 
 TEST_CASE("adapters: dropout of a row does not depend on the rows beside it") {
-  const NemotronHConfig config =
+  const ModelSetup config =
       with_dropout(with_adapters(tiny_config_with_all_tensors()), DropoutPosition::post);
   Model made(config, DType::f64, 71);
   const TestBatch both = numbered(random_batch(config, {9, 5}, 72), 0);
@@ -222,12 +221,12 @@ TEST_CASE("adapters: dropout of a row does not depend on the rows beside it") {
 }
 
 TEST_CASE("adapters: every module drops elements of its own, and routed experts drop none") {
-  const NemotronHConfig config =
+  const ModelSetup config =
       with_dropout(with_adapters(tiny_config_with_all_tensors()), DropoutPosition::post);
   Model made(config, DType::f32, 73);
   const Sequences sequences = Sequences::uniform(1, 3).numbered({40});
   std::set<std::uint32_t> draws;
-  for (const auto& [module, adapter] : config.lora.modules) {
+  for (const auto& [module, adapter] : config.choices.lora.modules) {
     const Adapter built(config, made.model.parameters(), module);
     REQUIRE(static_cast<bool>(built));
     const LoraBranch branch = built.branch(sequences, Device::cpu);
@@ -237,12 +236,12 @@ TEST_CASE("adapters: every module drops elements of its own, and routed experts 
     draws.insert(RandomTable(*branch.dropout.stream).bits(40, 0));
     CHECK(built.branch().dropout.probability == 0);
   }
-  CHECK(draws.size() == config.lora.modules.size());
-  CHECK_FALSE(static_cast<bool>(Adapter(base_of(config), made.model.parameters(), "lm_head")));
+  CHECK(draws.size() == config.choices.lora.modules.size());
+  CHECK_FALSE(static_cast<bool>(Adapter(base_of(config), made.model.parameters(), head_name())));
 
   for (const char* chosen : {".mixer.experts.", "lm_head", "q_proj"}) {
     CAPTURE(chosen);
-    const NemotronHConfig some =
+    const ModelSetup some =
         with_dropout(with_adapters_of(tiny_config_with_all_tensors(), chosen), DropoutPosition::post);
     Model one(some, DType::f32, 74);
     const TestBatch batch = random_batch(some, {9, 5}, 75);
@@ -252,8 +251,8 @@ TEST_CASE("adapters: every module drops elements of its own, and routed experts 
 }
 
 TEST_CASE("adapters: of f32 in a bf16 model, rounded for products alone") {
-  NemotronHConfig narrow = frozen_base(with_adapters(tiny_config_with_all_tensors())), wide = narrow;
-  wide.lora.f32 = true;
+  ModelSetup narrow = frozen_base(with_adapters(tiny_config_with_all_tensors())), wide = narrow;
+  wide.choices.lora.f32 = true;
   Model a(narrow, DType::bf16, 76), b(wide, DType::bf16, 77);
   for (Parameter& p : b.model.parameters().all()) {
     CAPTURE(p.name);
@@ -293,7 +292,7 @@ struct Passes final : BlockHooks {
   void gradients_written(std::int64_t block) override { ++written[block]; }
 };
 
-std::vector<std::pair<bool, bool>> passes_of(const NemotronHConfig& config) {
+std::vector<std::pair<bool, bool>> passes_of(const ModelSetup& config) {
   std::vector<std::pair<bool, bool>> all;
   for (const BlockPass& pass : block_passes(config, ModelChunk{}))
     all.emplace_back(pass.backward, pass.input_gradient);
@@ -314,14 +313,14 @@ TEST_CASE(
   CHECK(passes_of(of("layers.3")) == Expected{none, none, none, first, all});
   CHECK(passes_of(of("lm_head")) == Expected{none, none, none, none, none});
   CHECK(passes_of(with_adapters_of(tiny_config("ME*-"), "q_proj")) == Expected{all, all, all, all, all});
-  NemotronHConfig some_frozen = of("_proj");  // adapters that are frozen themselves
+  ModelSetup some_frozen = of("_proj");  // adapters that are frozen themselves
   for (const TensorSpec& spec : tensor_specs(some_frozen))
-    if (block_of(spec.name).value_or(9) < 2 && !spec.buffer) some_frozen.frozen.insert(spec.name);
+    if (spec.id.block_of_model().value_or(9) < 2 && !spec.buffer) some_frozen.choices.frozen.insert(spec.id);
   CHECK(passes_of(some_frozen) == Expected{none, none, first, all, all});
 
   for (const char* part : {"in_proj", ".experts.down_proj", "q_proj", "layers.3", "lm_head"}) {
     CAPTURE(part);
-    const NemotronHConfig config = of(part);
+    const ModelSetup config = of(part);
     Model made(config, DType::f64, 79);
     Passes passes;
     made.model.hooks = &passes;
@@ -338,15 +337,15 @@ TEST_CASE(
 }
 
 TEST_CASE("adapters: operations of a small model counted by hand") {
-  NemotronHConfig c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
-  c.vocab_size = 50;
-  c.head_dim = 4;
-  c.n_groups = 1;
+  ModelSetup c = with_experts({"M*-E", 10, 3, 1, 7, 2, 6, 5, 8}, {16, 2, 11, 13, 6});
+  c.config.vocab_size = 50;
+  c.config.attention.head_dim = 4;
+  c.config.mamba.n_groups = 1;
   const ForwardFlops base = forward_flops_per_token(c, 9);
-  const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, c, 9); };
-  c.lora.modules = {{"backbone.layers.1.mixer.q_proj", {.rank = 3}},
-                    {"backbone.layers.3.mixer.experts.up_proj", {.rank = 2}},
-                    {"lm_head", {.rank = 5}}};
+  const auto of = [&](BlockKind kind) { return forward_flops_per_token(kind, c.config, 9); };
+  c.choices.lora.modules = {{named("backbone.layers.1.mixer.q_proj"), {.rank = 3}},
+                            {named("backbone.layers.3.mixer.experts.up_proj"), {.rank = 2}},
+                            {named("lm_head"), {.rank = 5}}};
   // A token goes through two of the sixteen experts.
   const double q = 2 * 3 * (10 + 12), experts = 2 * 2 * 2 * (6 + 11), head = 2 * 5 * (10 + 50);
   const ForwardFlops forward = forward_flops_per_token(c, 9), all = training_flops_per_token(c, 9);
@@ -363,16 +362,16 @@ TEST_CASE("adapters: operations of a small model counted by hand") {
   CHECK(peft.head == 2 * base.head + 3 * head);
 
   // Of lm_head alone: B^T g is formed for A, but no gradient of what enters.
-  c.lora.modules.erase("backbone.layers.1.mixer.q_proj");
-  c.lora.modules.erase("backbone.layers.3.mixer.experts.up_proj");
+  c.choices.lora.modules.erase(named("backbone.layers.1.mixer.q_proj"));
+  c.choices.lora.modules.erase(named("backbone.layers.3.mixer.experts.up_proj"));
   const ForwardFlops alone = training_flops_per_token(frozen_base(c), 9);
   CHECK(alone.blocks == base.blocks);
   CHECK(alone.head == base.head + 3 * head - 2 * 5 * 10);
 }
 
 TEST_CASE("adapters: operations of products are as many as are counted for lm_head") {
-  NemotronHConfig config = with_adapters_of(tiny_config("-"), "lm_head");
-  config.vocab_size = 64;
+  ModelSetup config = with_adapters_of(tiny_config("-"), "lm_head");
+  config.config.vocab_size = 64;
   config = frozen_base(config);
   Model made(config, DType::f32, 81);
   TestBatch batch = random_batch(config, {32}, 82);
@@ -385,9 +384,9 @@ TEST_CASE("adapters: operations of products are as many as are counted for lm_he
 
 TEST_CASE("adapters: configs that no model can have are refused") {
   const auto refused = [](const char* module, const LoraModule& adapter, double dropout = 0) {
-    NemotronHConfig config = tiny_config();
-    config.lora.modules[module] = adapter;
-    config.lora.dropout = dropout;
+    ModelSetup config = tiny_config();
+    config.choices.lora.modules[named(module)] = adapter;
+    config.choices.lora.dropout = dropout;
     return message_of([&] { config.validate(); });
   };
   CHECK(refused("lm_head", {}) == "no error");

@@ -15,49 +15,49 @@ using namespace nemocube::testing;
 
 namespace {
 
-NemotronHConfig with_noise(NemotronHConfig config, double alpha = 5) {
-  config.noise = {alpha, 6};
+ModelSetup with_noise(ModelSetup config, double alpha = 5) {
+  config.choices.noise = {alpha, 6};
   return config;
 }
 
 struct Model {
-  Model(const NemotronHConfig& config, DType dtype, std::uint64_t seed, Device device = Device::cpu)
+  Model(const ModelSetup& config, DType dtype, std::uint64_t seed, Device device = Device::cpu)
       : model(config, dtype, Device::cpu) {
     randomise(model, seed);
     if (device == Device::cpu) return;
     there.emplace(config, dtype, device);
     copy_weights(*there, model);
   }
-  NemotronH& on_device() { return there ? *there : model; }
-  NemotronH model;
-  std::optional<NemotronH> there;
+  Stack& on_device() { return there ? *there : model; }
+  Stack model;
+  std::optional<Stack> there;
 };
 
 /// What enters the first block.
-Tensor embedded(NemotronH& model, const TestBatch& batch) {
+Tensor embedded(Stack& model, const TestBatch& batch) {
   Tensor rows;
-  *model.transform_points().at("backbone.embeddings.output").transform = [&](Context&, const Var& x,
+  *model.transform_points().at(embeddings_name() / "output").transform = [&](Context&, const Var& x,
                                                                              const Sequences&) {
     rows = x.value();  // noise comes later, in place
     return x;
   };
   Context ctx;
   model.hidden(ctx, batch.ids, batch.sequences);
-  *model.transform_points().at("backbone.embeddings.output").transform = {};
+  *model.transform_points().at(embeddings_name() / "output").transform = {};
   return rows;
 }
 
 }  // namespace
 
 TEST_CASE("noise: embeddings have uniform noise of alpha / sqrt(S H), by row number and column") {
-  const NemotronHConfig plain = tiny_config("-");
+  const ModelSetup plain = tiny_config("-");
   Model with(with_noise(plain), DType::f64, 3), without(plain, DType::f64, 3);
   const TestBatch batch = numbered(random_batch(plain, {9, 5}, 4), 70, 30);
   const auto noisy = embedded(with.model, batch).to_vector(),
              clean = embedded(without.model, batch).to_vector();
-  const double magnitude = 5 / std::sqrt(30.0 * static_cast<double>(plain.hidden_size));
+  const double magnitude = 5 / std::sqrt(30.0 * static_cast<double>(plain.config.hidden_size));
   const RandomTable draws(RandomStream(6, "neftune"));
-  const auto cols = static_cast<std::size_t>(plain.hidden_size);
+  const auto cols = static_cast<std::size_t>(plain.config.hidden_size);
   for (std::size_t i = 0; i < noisy.size(); ++i) {
     const std::int64_t row = static_cast<std::int64_t>(i / cols);
     const std::int64_t number = row < 9 ? 70 + row : 70 + (std::int64_t{1} << 32) + row - 9;
@@ -68,7 +68,7 @@ TEST_CASE("noise: embeddings have uniform noise of alpha / sqrt(S H), by row num
 }
 
 TEST_CASE("noise: gradients of every parameter against central differences") {
-  const NemotronHConfig config = with_noise(tiny_config("M*E-"));
+  const ModelSetup config = with_noise(tiny_config("M*E-"));
   Model made(config, DType::f64, 61);
   const TestBatch batch = numbered(random_batch(config, {9, 4}, 62), 0);
   loss_and_gradients(made.model, batch);
@@ -79,13 +79,13 @@ TEST_CASE("noise: gradients of every parameter against central differences") {
 }
 
 TEST_CASE("noise: the same in a replay, other noise in another step, for another seed; none in evaluation") {
-  const NemotronHConfig plain = tiny_config("M*E-");
+  const ModelSetup plain = tiny_config("M*E-");
   for (const bool frozen : {false, true}) {
     CAPTURE(frozen);
-    NemotronHConfig config = with_noise(plain);
-    if (frozen) config.frozen.insert("backbone.embeddings.weight");
+    ModelSetup config = with_noise(plain);
+    if (frozen) config.choices.frozen.insert(embeddings_name() / "weight");
     Model made(config, DType::f32, 69), without(plain, DType::f32, 69);
-    NemotronH& model = made.model;
+    Stack& model = made.model;
     const TestBatch batch = random_batch(config, {9, 5}, 70), first = numbered(batch, 0),
                     later = numbered(batch, std::int64_t{2} << 32);
     const double want = loss_and_gradients(model, first);
@@ -96,14 +96,14 @@ TEST_CASE("noise: the same in a replay, other noise in another step, for another
     CHECK(loss_only(model, batch) == loss_only(without.model, batch));  // evaluation
     model.activation_checkpointing = true;
     CHECK(loss_and_gradients(model, first) == want);
-    config.noise.seed = 7;
+    config.choices.noise.seed = 7;
     Model reseeded(config, DType::f32, 69);
     CHECK(loss_and_gradients(reseeded.model, first) != want);
   }
 }
 
 TEST_CASE("noise: that of a row does not depend on the rows beside it") {
-  const NemotronHConfig config = with_noise(tiny_config("M*E-"));
+  const ModelSetup config = with_noise(tiny_config("M*E-"));
   Model made(config, DType::f64, 71);
   const TestBatch both = numbered(random_batch(config, {9, 5}, 72), 0);
   double sum = 0;
@@ -116,12 +116,12 @@ TEST_CASE("noise: that of a row does not depend on the rows beside it") {
 }
 
 TEST_CASE("noise: each depth of multi-token prediction has noise of its own") {
-  const NemotronHConfig config = with_noise(with_mtp(tiny_config("-"), 2, true));
+  const ModelSetup config = with_noise(with_mtp(tiny_config("-"), 2, true));
   Model made(config, DType::f64, 73);
   const TestBatch batch = numbered(random_batch(config, {9, 5}, 74), 0);
   const Tensor same_ids = Tensor::zeros({14}, DType::i64, Device::cpu);
   std::vector<Tensor> rows;
-  *made.model.transform_points().at("backbone.embeddings.output").transform = [&](Context&, const Var& x,
+  *made.model.transform_points().at(embeddings_name() / "output").transform = [&](Context&, const Var& x,
                                                                                   const Sequences&) {
     rows.push_back(x.value());
     return x;
@@ -145,7 +145,7 @@ TEST_CASE("noise: what enters the blocks has the same bits on every device, and 
       if (device == Device::cpu) continue;
       CAPTURE(device);
       CAPTURE(dtype);
-      const NemotronHConfig config = with_noise(tiny_config("-"));
+      const ModelSetup config = with_noise(tiny_config("-"));
       Model made(config, dtype, 75, device);
       const TestBatch batch = numbered(random_batch(config, {9, 0, 5}, 76), 5);
       TestBatch there = batch;

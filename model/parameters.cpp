@@ -1,7 +1,6 @@
 #include "model/parameters.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "core/allocation_owner.h"
@@ -29,34 +28,26 @@ std::vector<Tensor> Parameter::counted_gradient() const {
   return parts;
 }
 
-std::optional<std::int64_t> block_of(std::string_view name) {
-  constexpr std::string_view layers = "backbone.layers.";
-  if (!name.starts_with(layers)) return std::nullopt;
-  std::int64_t block = -1;
-  const std::string_view rest = name.substr(layers.size());
-  std::from_chars(rest.data(), rest.data() + rest.size(), block);
-  return block;
-}
-
 bool ModelPart::embeddings() const {
   return std::ranges::any_of(chunks, &ModelChunk::embeddings) || (embeddings_at_head && head());
 }
 bool ModelPart::head() const { return std::ranges::any_of(chunks, &ModelChunk::head); }
 
-bool ModelPart::has(std::string_view name) const {
-  if (const auto block = block_of(name))
+bool ModelPart::has(const TensorName& name) const {
+  if (const auto block = name.block_of_model())
     return std::ranges::any_of(chunks, [&](const ModelChunk& c) { return c.has_block(*block); });
-  return name.starts_with("backbone.embeddings.") ? embeddings() : head();
+  return name.part == NamePart::front ? embeddings() : head();
 }
 
-ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Device device,
-                               const ModelPart& part) {
+ParameterStore::ParameterStore(const ModelSetup& setup, DType dtype, Device device, const ModelPart& part)
+    : names_(setup.config.names) {
   const AllocationOwner owner("weights");
   std::int64_t number = 0;
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(setup)) {
     ++number;
-    if (!part.has(spec.name)) continue;
+    if (!part.has(spec.id)) continue;
     Parameter p;
+    p.id = spec.id;
     p.name = spec.name;
     p.number = number - 1;
     p.law = spec.law;
@@ -66,23 +57,39 @@ ParameterStore::ParameterStore(const NemotronHConfig& config, DType dtype, Devic
     p.own = p.value;
     if (!spec.buffer)
       p.node = std::make_shared<GradNode>(p.value.shape(), p.value.dtype(), p.value.device(), true);
-    index_.emplace(p.name, parameters_.size());
+    index_.emplace(p.id, parameters_.size());
+    by_text_.emplace(p.name, parameters_.size());
     parameters_.push_back(std::move(p));
   }
 }
 
-const Parameter* ParameterStore::find(std::string_view name) const {
-  const auto it = index_.find(std::string(name));
+const Parameter* ParameterStore::find(const TensorName& name) const {
+  const auto it = index_.find(name);
   return it == index_.end() ? nullptr : &parameters_[it->second];
 }
 
-Parameter* ParameterStore::find(std::string_view name) {
+const Parameter* ParameterStore::find(std::string_view text) const {
+  const auto it = by_text_.find(std::string(text));
+  return it == by_text_.end() ? nullptr : &parameters_[it->second];
+}
+
+Parameter* ParameterStore::find(const TensorName& name) {
   return const_cast<Parameter*>(std::as_const(*this).find(name));
 }
 
-Parameter& ParameterStore::get(std::string_view name) {
+Parameter* ParameterStore::find(std::string_view text) {
+  return const_cast<Parameter*>(std::as_const(*this).find(text));
+}
+
+Parameter& ParameterStore::get(const TensorName& name) {
   Parameter* p = find(name);
-  expect(p != nullptr, "the model has no tensor '", name, "'");
+  expect(p != nullptr, "the model has no tensor '", names_->text(name), "'");
+  return *p;
+}
+
+Parameter& ParameterStore::get(std::string_view text) {
+  Parameter* p = find(text);
+  expect(p != nullptr, "the model has no tensor '", text, "'");
   return *p;
 }
 

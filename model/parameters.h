@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,10 +15,11 @@
 
 namespace nemocube {
 
-/// A named tensor of the model, or the part of it that this process computes with. Names are canonical (see
-/// tensor_specs). The gradient is summed over microbatches in f32 (f64 for f64).
+/// A named tensor of the model, or the part of it that this process computes with. The gradient is summed
+/// over microbatches in f32 (f64 for f64).
 struct Parameter {
-  std::string name;
+  TensorName id;
+  std::string name;                ///< the text of `id` (TensorSpec::name)
   std::int64_t number = 0;         ///< among all tensors of the whole model, in the order of tensor_specs()
   std::optional<InitialLaw> law;   ///< of fresh values; a parameter of a model has one
   Tensor value;                    ///< what the blocks compute with
@@ -42,9 +44,6 @@ struct Parameter {
   std::vector<Tensor> counted_gradient() const;
 };
 
-/// The number of the block that a tensor of this canonical name belongs to; nothing for those outside blocks.
-std::optional<std::int64_t> block_of(std::string_view name);
-
 /// Consecutive blocks of a model, run in one go. The default is all of it.
 struct ModelChunk {
   std::int64_t first_block = 0;
@@ -61,27 +60,31 @@ struct ModelPart {
   std::vector<ModelChunk> chunks{ModelChunk{}};  ///< ascending and disjoint
   /// Where a tensor is cut; absent: nowhere.
   std::function<Shard(const TensorSpec&)> shard = {};
-  /// The chunk with the head has the embeddings, too: multi-token prediction embeds tokens there.
+  /// The chunk with the head has the embeddings, too: a tied head has their weight, and multi-token
+  /// prediction embeds tokens there.
   bool embeddings_at_head = false;
 
   bool embeddings() const;  ///< whether the part has them
   bool head() const;
-  /// Whether the part has the tensor of this canonical name.
-  bool has(std::string_view name) const;
+  bool has(const TensorName& name) const;  ///< whether the part has the tensor
 };
 
 /// All tensors of a model in canonical order. Loading, saving, optimizers and checkpoints all use this
 /// inventory.
 class ParameterStore {
  public:
-  /// Allocates the local part of every tensor of tensor_specs(config) that `part` has, uninitialised, in
+  /// Allocates the local part of every tensor of tensor_specs(setup) that `part` has, uninitialised, in
   /// `dtype`; those marked keep_f32 in f32 (f64 when dtype is f64). Device::meta allocates nothing.
-  ParameterStore(const NemotronHConfig& config, DType dtype, Device device, const ModelPart& part = {});
+  ParameterStore(const ModelSetup& setup, DType dtype, Device device, const ModelPart& part = {});
 
   /// Throws std::logic_error when there is no such name, since all names come from tensor_specs.
-  Parameter& get(std::string_view name);
-  Parameter* find(std::string_view name);  ///< null when there is none
-  const Parameter* find(std::string_view name) const;
+  Parameter& get(const TensorName& name);
+  Parameter* find(const TensorName& name);  ///< null when there is none
+  const Parameter* find(const TensorName& name) const;
+  /// The same by the text of a name, for names from files (TensorSpec::name).
+  Parameter& get(std::string_view text);
+  Parameter* find(std::string_view text);
+  const Parameter* find(std::string_view text) const;
   std::vector<Parameter>& all() { return parameters_; }
   const std::vector<Parameter>& all() const { return parameters_; }
   Device device() const;                 ///< of the values
@@ -91,7 +94,9 @@ class ParameterStore {
 
  private:
   std::vector<Parameter> parameters_;
-  std::unordered_map<std::string, std::size_t> index_;
+  const NameTable* names_;
+  std::map<TensorName, std::size_t> index_;
+  std::unordered_map<std::string, std::size_t> by_text_;
 };
 
 }  // namespace nemocube

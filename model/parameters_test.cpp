@@ -9,8 +9,8 @@ using namespace nemocube;
 using namespace nemocube::testing;
 
 TEST_CASE("parameters: every cut of a tensor draws the same elements as the whole") {
-  NemotronHConfig config = tiny_config("ME*-");
-  config.use_bias = config.mlp_bias = true;
+  ModelConfig config = tiny_config("ME*-");
+  config.mamba.use_bias = config.mlp.bias = config.moe.bias = true;
   for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
     const ParameterStore whole(config, DType::f32, Device::cpu);
     for (const Parameter& p : whole.all()) initialise(p, config, 5, law);
@@ -46,7 +46,7 @@ TEST_CASE("parameters: every cut of a tensor draws the same elements as the whol
 }
 
 TEST_CASE("parameters: a part has the tensors of its blocks and ends") {
-  const NemotronHConfig config = tiny_config("M*-M*-M*-M*-");
+  const ModelConfig config = tiny_config("M*-M*-M*-M*-");
   const auto names = [&](const ModelPart& part) {
     const ParameterStore store(config, DType::f32, Device::meta, part);
     CHECK(store.device() == Device::meta);

@@ -10,13 +10,13 @@ using namespace nemocube::testing;
 // What several ranks hold together, against the whole: the vocabulary, a norm group.
 
 TEST_CASE("model: heads that are cut by rows of the vocabulary give loss and gradients of the whole") {
-  const NemotronHConfig config = tiny_config("-");
+  const ModelConfig config = tiny_config("-");
   const std::vector<std::int64_t> cuts{0, 9, 23};
-  NemotronH whole(config, DType::f64, Device::cpu);
+  Stack whole(config, DType::f64, Device::cpu);
   randomise(whole, 51);
   const Tensor rows = random_tensor({17, config.hidden_size}, DType::f64, 52);
   const Tensor labels = random_labels(config, 17, 53);
-  const auto gradients_of = [&](NemotronH& model) {
+  const auto gradients_of = [&](Stack& model) {
     const Var hidden(rows, std::make_shared<GradNode>(rows.shape(), DType::f64, Device::cpu, false));
     Tape tape;
     Context ctx{.tape = &tape};
@@ -32,9 +32,9 @@ TEST_CASE("model: heads that are cut by rows of the vocabulary give loss and gra
       Shard shard(spec.shape);
       return spec.name == "lm_head.weight" ? shard.cut(0, {cuts[i], cuts[i + 1]}) : shard;
     };
-    NemotronH model(config, DType::f64, Device::cpu, {{{1, 1, false, true}}, cut});
+    Stack model(config, DType::f64, Device::cpu, {{{1, 1, false, true}}, cut});
     copy_weights(model, whole);
-    model.vocabulary_part = part;
+    model.tail()->part = part;
     parts[i] = gradients_of(model);
   });
   const Tensor dx = parts[0][1].clone();
@@ -47,13 +47,13 @@ TEST_CASE("model: heads that are cut by rows of the vocabulary give loss and gra
 }
 
 TEST_CASE("model: embeddings that are cut by rows of the vocabulary add up to those of the whole") {
-  const NemotronHConfig config = tiny_config("-");
+  const ModelConfig config = tiny_config("-");
   const std::vector<std::int64_t> cuts{0, 9, 23};
   const Sequences sequences = Sequences::uniform(1, 17);
   const Tensor ids = random_ids(config, 17, 55), dy = random_tensor({17, config.hidden_size}, DType::f64, 56);
-  NemotronH whole(config, DType::f64, Device::cpu);
+  Stack whole(config, DType::f64, Device::cpu);
   randomise(whole, 57);
-  const auto run = [&](NemotronH& model) {
+  const auto run = [&](Stack& model) {
     Tape tape;
     Context ctx{.tape = &tape};
     const Var y = model.forward(ctx, {.ids = ids, .residual = {}, .sequences = sequences});
@@ -65,7 +65,7 @@ TEST_CASE("model: embeddings that are cut by rows of the vocabulary add up to th
     return spec.name == "backbone.embeddings.weight" ? shard.cut(0, {begin, end}) : shard;
   };
   const auto embeddings = [&](std::int64_t begin, std::int64_t end) {
-    auto model = std::make_unique<NemotronH>(
+    auto model = std::make_unique<Stack>(
         config, DType::f64, Device::cpu,
         ModelPart{{{0, 0, true, false}}, [=](const TensorSpec& spec) { return part_of(spec, begin, end); }});
     copy_weights(*model, whole);
@@ -75,7 +75,7 @@ TEST_CASE("model: embeddings that are cut by rows of the vocabulary add up to th
   const Tensor sum = Tensor::zeros(want.shape(), DType::f64, Device::cpu);
   on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
     const auto model = embeddings(cuts[i], cuts[i + 1]);
-    model->embedding_part = part;
+    model->front()->part = part;
     const auto [y, gradient] = run(*model);
     for (std::int64_t e = 0; e < sum.numel(); ++e) sum.data<double>()[e] += y.data<double>()[e];
     CHECK_BITS(gradient, want_gradient.narrow(0, cuts[i], cuts[i + 1] - cuts[i]));
@@ -84,12 +84,12 @@ TEST_CASE("model: embeddings that are cut by rows of the vocabulary add up to th
 }
 
 TEST_CASE("model: a Mamba block whose norm group spans ranks gives output and gradients of the whole") {
-  NemotronHConfig config = tiny_config("M");
-  config.n_groups = 1;
-  NemotronH whole(config, DType::f64, Device::cpu);
+  ModelConfig config = tiny_config("M");
+  config.mamba.n_groups = 1;
+  Stack whole(config, DType::f64, Device::cpu);
   randomise(whole, 61);
-  const std::int64_t ranks = 2, inner = config.mamba_inner(), heads = config.mamba_num_heads,
-                     state = config.state_width();
+  const std::int64_t ranks = 2, inner = config.mamba.inner(), heads = config.mamba.num_heads,
+                     state = config.mamba.state_width();
   REQUIRE(heads % ranks == 0);
   const Sequences sequences = Sequences::of_lengths(std::vector<std::int64_t>{9, 6});
   const Tensor rows = random_tensor({15, config.hidden_size}, DType::f64, 62);
@@ -115,7 +115,7 @@ TEST_CASE("model: a Mamba block whose norm group spans ranks gives output and gr
   struct Outcome {
     Tensor y, dx, dnorm;
   };
-  const auto run = [&](NemotronH& model) {
+  const auto run = [&](Stack& model) {
     const Var x(rows, std::make_shared<GradNode>(rows.shape(), DType::f64, Device::cpu, false));
     Tape tape;
     Context ctx{.tape = &tape};
@@ -124,7 +124,7 @@ TEST_CASE("model: a Mamba block whose norm group spans ranks gives output and gr
     return Outcome{y.value(), x.node()->take(),
                    model.parameters().get("backbone.layers.0.mixer.norm.weight").node->grad()};
   };
-  NemotronH block(config, DType::f64, Device::cpu, {{{0, 1, false, false}}, {}});
+  Stack block(config, DType::f64, Device::cpu, {{{0, 1, false, false}}, {}});
   copy_weights(block, whole);
   const Outcome want = run(block);
   // Each rank adds its part of the block to the residual, and of the gradient to dy: both are in the sums twice.
@@ -134,8 +134,8 @@ TEST_CASE("model: a Mamba block whose norm group spans ranks gives output and gr
       sum.data<double>()[e] += x.data<double>()[e] - less.data<double>()[e];
   };
   on_ranks(ranks, [&](std::size_t rank, ThreadReduction& reduction) {
-    NemotronH model(config, DType::f64, Device::cpu,
-                    {{{0, 1, false, false}}, shares(static_cast<std::int64_t>(rank))});
+    Stack model(config, DType::f64, Device::cpu,
+                {{{0, 1, false, false}}, shares(static_cast<std::int64_t>(rank))});
     copy_weights(model, whole);
     for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_norm_part({&reduction, ranks});
     const Outcome got = run(model);

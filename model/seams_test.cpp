@@ -12,27 +12,27 @@ using namespace nemocube::testing;
 
 namespace {
 
-NemotronHConfig with_biases() {
-  NemotronHConfig config = tiny_config("ME*-ME");
-  config.use_bias = config.mlp_bias = true;
-  config.moe_latent_size = 7;
+ModelConfig with_biases() {
+  ModelConfig config = tiny_config("ME*-ME");
+  config.mamba.use_bias = config.mlp.bias = config.moe.bias = true;
+  config.moe.latent_size = 7;
   return config;
 }
 
 }  // namespace
 
 TEST_CASE("model parts: stages one after another give loss and gradients of the whole") {
-  NemotronH whole(with_biases(), DType::f64, Device::cpu);
+  Stack whole(with_biases(), DType::f64, Device::cpu);
   randomise(whole, 31);
   for (MoeMixer* moe : whole.moe_layers()) moe->router().aux_loss_coef = 0.1;
   const TestBatch batch = random_batch(whole.config(), {9, 5}, 32);
   const double want = loss_and_gradients(whole, batch);
 
-  std::vector<std::unique_ptr<NemotronH>> stages;
+  std::vector<std::unique_ptr<Stack>> stages;
   const std::vector<std::int64_t> cuts{0, 0, 2, 5, 6, 6};  // first and last without blocks
   for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
     ModelPart part{{{cuts[s], cuts[s + 1], s == 0, s + 2 == cuts.size()}}, {}};
-    stages.push_back(std::make_unique<NemotronH>(whole.config(), DType::f64, Device::cpu, part));
+    stages.push_back(std::make_unique<Stack>(whole.setup(), DType::f64, Device::cpu, part));
     copy_weights(*stages.back(), whole);
     for (MoeMixer* moe : stages.back()->moe_layers()) moe->router().aux_loss_coef = 0.1;
   }
@@ -70,7 +70,7 @@ TEST_CASE("model parts: stages one after another give loss and gradients of the 
 }
 
 TEST_CASE("model: a forward pass that is dropped leaves no gradient behind") {
-  NemotronH model(tiny_config("ME*-"), DType::f32, Device::cpu);
+  Stack model(tiny_config("ME*-"), DType::f32, Device::cpu);
   randomise(model, 33);
   const TestBatch batch = random_batch(model.config(), {9}, 34);
   for (const bool checkpointing : {false, true}) {
@@ -87,7 +87,7 @@ namespace {
 /// Notes the calls, and the gradients of a block's parameters when they are said to be written.
 class Recorder final : public BlockHooks {
  public:
-  explicit Recorder(NemotronH& model) : model_(model) { model.hooks = this; }
+  explicit Recorder(Stack& model) : model_(model) { model.hooks = this; }
   ~Recorder() override { model_.hooks = nullptr; }
   void before_forward(std::int64_t block) override { calls.push_back(cat("f", block)); }
   void after_forward(std::int64_t block) override { calls.push_back(cat("F", block)); }
@@ -103,13 +103,13 @@ class Recorder final : public BlockHooks {
   std::vector<std::pair<std::string, Tensor>> written;
 
  private:
-  NemotronH& model_;
+  Stack& model_;
 };
 
 }  // namespace
 
 TEST_CASE("model: hooks come around each block; gradients are whole when they are said to be") {
-  NemotronH model(tiny_config("ME*"), DType::f32, Device::cpu);
+  Stack model(tiny_config("ME*"), DType::f32, Device::cpu);
   randomise(model, 35);
   const TestBatch batch = random_batch(model.config(), {9, 4}, 36);
   loss_and_gradients(model, batch);
@@ -155,40 +155,40 @@ TEST_CASE("model: hooks come around each block; gradients are whole when they ar
 }
 
 TEST_CASE("model: transforms can be installed at every point; biases come after an output transform") {
-  NemotronH model(with_biases(), DType::f64, Device::cpu);
+  Stack model(with_biases(), DType::f64, Device::cpu);
   randomise(model, 37);
   const TestBatch batch = random_batch(model.config(), {9, 4}, 38);
   const Tensor want = hidden_of(model, batch);
-  std::map<std::string, int> calls;
+  std::map<TensorName, int> calls;
   for (const auto& [name, point] : model.transform_points())
     *point.transform = [&calls, name = name](Context&, const Var& x, const Sequences&) {
       ++calls[name];
       return x;
     };
   CHECK(relative_error(hidden_of(model, batch), want) < 1e-14);
-  CHECK_FALSE(calls.contains("lm_head.input"));  // The loss applies that one.
+  CHECK_FALSE(calls.contains(head_name() / "input"));  // The loss applies that one.
   CHECK(calls.size() + 1 == model.transform_points().size());
   for (const auto& [name, count] : calls) {
-    CAPTURE(name);
+    CAPTURE(name.member);
     CHECK(count == 1);
   }
   for (const char* name : {"backbone.layers.0.mixer.in_proj.input", "backbone.layers.2.mixer.qkv.input",
                            "backbone.layers.1.mixer.shared_experts.down_proj.output"})
-    CHECK(model.transform_points().contains(name));
+    CHECK(model.transform_points().contains(named(name)));
 
   // y = 2 (x W^T) + b: the output transform sees the product without the bias.
-  NemotronHConfig config = tiny_config("-");
-  config.mlp_bias = true;
-  NemotronH small(config, DType::f64, Device::cpu), doubled(config, DType::f64, Device::cpu);
+  ModelConfig config = tiny_config("-");
+  config.mlp.bias = config.moe.bias = true;
+  Stack small(config, DType::f64, Device::cpu), doubled(config, DType::f64, Device::cpu);
   randomise(small, 39);
   copy_weights(doubled, small);
   Tensor& weight = doubled.parameters().get("backbone.layers.0.mixer.down_proj.weight").value;
   for (std::int64_t i = 0; i < weight.numel(); ++i) weight.data<double>()[i] *= 2;
-  *small.transform_points().at("backbone.layers.0.mixer.down_proj.output").transform =
+  *small.transform_points().at(mixer_name(0, "down_proj.output")).transform =
       [](Context& ctx, const Var& x, const Sequences&) { return add(ctx, x, x); };
   CHECK(loss_and_gradients(small, batch) ==
         doctest::Approx(loss_and_gradients(doubled, batch)).epsilon(1e-13));
-  const auto bias_gradient = [](NemotronH& m) {
+  const auto bias_gradient = [](Stack& m) {
     return m.parameters().get("backbone.layers.0.mixer.down_proj.bias").node->grad();
   };
   CHECK(relative_error(bias_gradient(small), bias_gradient(doubled)) < 1e-12);
@@ -196,9 +196,9 @@ TEST_CASE("model: transforms can be installed at every point; biases come after 
 
 TEST_CASE("model: mixers compute with the widths of their local weights") {
   // Two parts of one mixer's heads, channels or experts, on one process: their outputs add up to the whole's.
-  NemotronHConfig config = tiny_config("M*-");
-  config.num_key_value_heads = 2;
-  NemotronH whole(config, DType::f64, Device::cpu);
+  ModelConfig config = tiny_config("M*-");
+  config.attention.num_key_value_heads = 2;
+  Stack whole(config, DType::f64, Device::cpu);
   randomise(whole, 41);
   const auto halves = [&](std::int64_t i) {
     return [&config, i](const TensorSpec& spec) {
@@ -207,11 +207,11 @@ TEST_CASE("model: mixers compute with the widths of their local weights") {
       };
       Shard shard(spec.shape);
       const auto ends = [&](const char* suffix) { return spec.name.ends_with(suffix); };
-      const std::int64_t inner = config.mamba_inner(), state = config.state_width();
+      const std::int64_t inner = config.mamba.inner(), state = config.mamba.state_width();
       if (ends(".in_proj.weight"))
         return shard.cut(
             0, {half(0, inner), half(inner, inner), half(2 * inner, state), half(2 * inner + state, state),
-                half(2 * inner + 2 * state, config.mamba_num_heads)});
+                half(2 * inner + 2 * state, config.mamba.num_heads)});
       if (ends(".conv1d.weight") || ends(".conv1d.bias"))
         return shard.cut(0, {half(0, inner), half(inner, state), half(inner + state, state)});
       if (ends(".A_log") || ends(".D") || ends(".dt_bias") || ends(".mixer.norm.weight") ||
@@ -231,7 +231,7 @@ TEST_CASE("model: mixers compute with the widths of their local weights") {
     for (const std::int64_t i : {-1, 0, 1}) {
       ModelPart part{{{block, block + 1, false, false}}, {}};
       if (i >= 0) part.shard = halves(i);
-      NemotronH model(config, DType::f64, Device::cpu, part);
+      Stack model(config, DType::f64, Device::cpu, part);
       copy_weights(model, whole);
       Context ctx;
       const Tensor sum =

@@ -11,11 +11,6 @@ std::string_view name_of(TensorStyle style) {
   return names[static_cast<std::size_t>(style)];
 }
 
-std::string_view module_of_weight(std::string_view name) {
-  constexpr std::string_view ending = ".weight";
-  return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : name;
-}
-
 TensorCount count_tensors(std::span<const TensorSpec> specs) {
   TensorCount count;
   for (const TensorSpec& spec : specs) {

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "model/tensor_name.h"
 
-/// What is known of a tensor of a model before it exists: its name and shape, how fresh values are drawn, and how tensor
-/// parallelism cuts it.
+/// What is known of a tensor of a model before it exists: its name and shape, how fresh values are drawn, and
+/// how tensor parallelism cuts it.
 namespace nemocube {
 
 /// How fresh values of a tensor are drawn; model/initialise.h has the distributions.
@@ -54,8 +55,8 @@ struct BlockConfig;
 
 /// How tensor parallelism cuts a tensor (parallel/tensor_parallel).
 struct CutRule {
-  /// The module whose style counts, as a part of a block: "in_proj". Empty: the tensor's own, which is its name without
-  /// ".weight" and ".bias".
+  /// The module whose style counts, as a part of a block: "in_proj". Empty: the tensor's own, which is its
+  /// name without ".weight" and ".bias".
   std::string_view module = {};
   TensorStyle style = TensorStyle::replicated;  ///< the usual one
   bool replicable = false;                      ///< a plan may say `replicated` instead
@@ -79,7 +80,8 @@ inline constexpr CutRule cut_by_rows_bias{
 enum class LoraFactor : std::uint8_t { none, a, b };
 
 struct TensorSpec {
-  std::string name;
+  TensorName id;
+  std::string name;  ///< the text of `id`, for messages, files and random streams (ModelConfig::names)
   Shape shape;
   bool keep_f32 = false;  ///< f32 in memory and in files, whatever the dtype of the model
   bool buffer = false;    ///< state that is saved but not trained by gradient
@@ -88,14 +90,11 @@ struct TensorSpec {
       false;  ///< a weight that an adapter may be added to: of a linear layer, or a stack of experts
   LoraFactor factor =
       LoraFactor::none;  ///< of an adapter; `module` and `cut` are those of the adapted weight
-  bool frozen = false;   ///< not trained in this run (NemotronHConfig::frozen)
+  bool frozen = false;   ///< not trained in this run (ModelChoices::frozen)
   InitialLaw law = InitialLaw::zero;
-  std::string module = {};       ///< the full name of CutRule::module
+  TensorName module = {};        ///< that of CutRule::module in full
   const CutRule* cut = nullptr;  ///< lives as long as the program
 };
-
-/// The module of a weight, by which adapters are named: the name without ".weight".
-std::string_view module_of_weight(std::string_view name);
 
 struct TensorCount {
   std::int64_t tensors = 0;  ///< a stack of experts counts once for each expert

@@ -6,34 +6,37 @@
 /// Configs of the model's tests, and the block patterns of published models.
 namespace nemocube::testing {
 
+/// The name that is spelled so.
+inline TensorName named(std::string_view text) { return usual_names.find(text).value(); }
+
 struct Sizes {
   const char* pattern;
   std::int64_t hidden, heads, kv_heads, mlp, mamba_heads, mamba_head_dim, state, chunk = 128;
 };
-inline NemotronHConfig dense(const Sizes& s) {
-  NemotronHConfig c;
+inline ModelConfig dense(const Sizes& s) {
+  ModelConfig c;
   c.blocks = parse_pattern(s.pattern).blocks;
   c.hidden_size = s.hidden;
-  c.num_attention_heads = s.heads;
-  c.num_key_value_heads = s.kv_heads;
-  c.intermediate_size = s.mlp;
-  c.mamba_num_heads = s.mamba_heads;
-  c.mamba_head_dim = s.mamba_head_dim;
-  c.ssm_state_size = s.state;
-  c.chunk_size = s.chunk;
+  c.attention.num_attention_heads = s.heads;
+  c.attention.num_key_value_heads = s.kv_heads;
+  c.mlp.intermediate_size = s.mlp;
+  c.mamba.num_heads = s.mamba_heads;
+  c.mamba.head_dim = s.mamba_head_dim;
+  c.mamba.ssm_state_size = s.state;
+  c.mamba.chunk_size = s.chunk;
   return c;
 }
 
 struct Experts {
   std::int64_t experts, top_k, inner, shared, latent = 0, mtp = 0;
 };
-inline NemotronHConfig with_experts(const Sizes& s, const Experts& e) {
-  NemotronHConfig c = dense(s);
-  c.n_routed_experts = e.experts;
-  c.num_experts_per_tok = e.top_k;
-  c.moe_intermediate_size = e.inner;
-  c.moe_shared_expert_intermediate_size = e.shared;
-  c.moe_latent_size = e.latent;
+inline ModelConfig with_experts(const Sizes& s, const Experts& e) {
+  ModelConfig c = dense(s);
+  c.moe.n_routed_experts = e.experts;
+  c.moe.num_experts_per_tok = e.top_k;
+  c.moe.intermediate_size = e.inner;
+  c.moe.shared_expert_intermediate_size = e.shared;
+  c.moe.latent_size = e.latent;
   c.num_nextn_predict_layers = e.mtp;
   return c;
 }
@@ -55,13 +58,15 @@ inline constexpr const char* ultra =
     "EMEMEMEME";
 
 /// The config of a block, which from now on is its own.
-inline BlockConfig& own_config(NemotronHConfig& config, std::int64_t block) {
+inline BlockConfig& own_config(ModelConfig& config, std::int64_t block) {
   return config.own_configs.emplace(block, config.common()).first->second;
 }
 /// A model of the same sizes, which each block has by a config of its own; the common sizes are the defaults.
-inline NemotronHConfig with_own_of_all(NemotronHConfig config) {
+inline ModelConfig with_own_of_all(ModelConfig config) {
   for (std::int64_t i = 0; i < config.num_layers(); ++i) own_config(config, i);
-  static_cast<BlockConfig&>(config) = BlockConfig{.hidden_size = config.hidden_size};
+  BlockConfig sizes;
+  sizes.hidden_size = config.hidden_size;
+  static_cast<BlockConfig&>(config) = sizes;
   return config;
 }
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 
 namespace nemocube::testing {
 
@@ -20,7 +20,7 @@ struct ParameterSample {
 
 /// Central differences of `loss`, of a model of f64, against the gradients that the parameters hold: of those for which
 /// checks() is true. Returns how many parameters these are.
-inline std::size_t check_parameter_gradients(NemotronH& model, const std::function<double()>& loss,
+inline std::size_t check_parameter_gradients(Stack& model, const std::function<double()>& loss,
                                              const ParameterSample& sample,
                                              const std::function<bool(const Parameter&)>& checks) {
   const double step = 1e-5;

@@ -7,7 +7,7 @@
 #include "core/variants.h"
 #include "model/initialise.h"
 #include "model/mtp/rolled.h"
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "model/test_configs.h"
 #include "ops/view/view.h"
 #include "tests/support/compare.h"
@@ -15,68 +15,71 @@
 /// Small models and batches of the model's tests.
 namespace nemocube::testing {
 
-inline NemotronHConfig tiny_config(const char* pattern = "ME*-") {
-  NemotronHConfig c = with_experts({pattern, 12, 4, 2, 14, 4, 3, 5, 4}, {6, 2, 7, 9});
+inline ModelConfig tiny_config(const char* pattern = "ME*-") {
+  ModelConfig c = with_experts({pattern, 12, 4, 2, 14, 4, 3, 5, 4}, {6, 2, 7, 9});
   c.vocab_size = 23;
-  c.head_dim = 4;
-  c.n_groups = 2;
-  c.routed_scaling_factor = 1.5;
+  c.attention.head_dim = 4;
+  c.mamba.n_groups = 2;
+  c.moe.routed_scaling_factor = 1.5;
   return c;
 }
 
 /// Every kind of block with every tensor that it may have.
-inline NemotronHConfig tiny_config_with_all_tensors() {
-  NemotronHConfig config = tiny_config("M*-E");
-  config.moe_latent_size = 7;
-  config.mlp_bias = config.use_bias = true;
+inline ModelConfig tiny_config_with_all_tensors() {
+  ModelConfig config = tiny_config("M*-E");
+  config.moe.latent_size = 7;
+  config.mlp.bias = config.moe.bias = config.mamba.use_bias = true;
   return config;
 }
 
 /// Two blocks of each kind, of which the second has sizes of its own.
-inline NemotronHConfig tiny_pruned_config() {
-  NemotronHConfig config = tiny_config("M*-EM*-E");
-  config.moe_latent_size = 7;
+inline ModelConfig tiny_pruned_config() {
+  ModelConfig config = tiny_config("M*-EM*-E");
+  config.moe.latent_size = 7;
   BlockConfig& mamba = own_config(config, 4);
-  mamba.mamba_num_heads = 6, mamba.mamba_head_dim = 2, mamba.n_groups = 3, mamba.ssm_state_size = 3;
-  mamba.conv_kernel = 2, mamba.chunk_size = 3, mamba.use_bias = true;
+  mamba.mamba.num_heads = 6, mamba.mamba.head_dim = 2, mamba.mamba.n_groups = 3,
+  mamba.mamba.ssm_state_size = 3;
+  mamba.mamba.conv_kernel = 2, mamba.mamba.chunk_size = 3, mamba.mamba.use_bias = true;
   BlockConfig& attention = own_config(config, 5);
-  attention.num_attention_heads = 3, attention.num_key_value_heads = 1, attention.head_dim = 5;
+  attention.attention.num_attention_heads = 3, attention.attention.num_key_value_heads = 1,
+  attention.attention.head_dim = 5;
   BlockConfig& mlp = own_config(config, 6);
-  mlp.intermediate_size = 9, mlp.mlp_bias = true;
+  mlp.mlp.intermediate_size = 9, mlp.mlp.bias = mlp.moe.bias = true;
   BlockConfig& moe = own_config(config, 7);
-  moe.n_routed_experts = 8, moe.num_experts_per_tok = 3, moe.moe_intermediate_size = 4;
-  moe.moe_shared_expert_intermediate_size = 5, moe.moe_latent_size = 0, moe.n_group = 2;
-  moe.routed_scaling_factor = 0.5, moe.norm_topk_prob = false;
+  moe.moe.n_routed_experts = 8, moe.moe.num_experts_per_tok = 3, moe.moe.intermediate_size = 4;
+  moe.moe.shared_expert_intermediate_size = 5, moe.moe.latent_size = 0, moe.moe.n_group = 2;
+  moe.moe.routed_scaling_factor = 0.5, moe.moe.norm_topk_prob = false;
   return config;
 }
 
-/// Adapters of all weights that can have one and that chosen(module) takes, with ranks and scales that differ.
+/// Adapters of all weights that can have one and that chosen(text of the module) takes, with ranks and scales
+/// that differ.
 template <class Chosen>
-NemotronHConfig with_adapters(NemotronHConfig config, Chosen&& chosen) {
+ModelSetup with_adapters(ModelSetup setup, Chosen&& chosen) {
   std::int64_t count = 0;
-  for (const TensorSpec& spec : tensor_specs(config))
-    if (const std::string module(module_of_weight(spec.name)); spec.linear && chosen(module)) {
+  for (const TensorSpec& spec : tensor_specs(setup))
+    if (const TensorName module = spec.id.module(); spec.linear && chosen(setup.config.text(module))) {
       ++count;
-      config.lora.modules[module] = {.rank = 1 + count % 3,
-                                     .alpha = 0.5 + 0.25 * static_cast<double>(count % 5),
-                                     .rank_stabilised = count % 2 == 0};
+      setup.choices.lora.modules[module] = {.rank = 1 + count % 3,
+                                            .alpha = 0.5 + 0.25 * static_cast<double>(count % 5),
+                                            .rank_stabilised = count % 2 == 0};
     }
-  return config;
+  return setup;
 }
-inline NemotronHConfig with_adapters(const NemotronHConfig& config) {
-  return with_adapters(config, [](const std::string&) { return true; });
+inline ModelSetup with_adapters(const ModelSetup& setup) {
+  return with_adapters(setup, [](const std::string&) { return true; });
 }
 
 /// Nothing but adapters is trained.
-inline NemotronHConfig frozen_base(NemotronHConfig config) {
-  for (const TensorSpec& spec : tensor_specs(config))
-    if (!spec.buffer && spec.factor == LoraFactor::none) config.frozen.insert(spec.name);
-  return config;
+inline ModelSetup frozen_base(ModelSetup setup) {
+  for (const TensorSpec& spec : tensor_specs(setup))
+    if (!spec.buffer && spec.factor == LoraFactor::none) setup.choices.frozen.insert(spec.id);
+  return setup;
 }
 
 /// Fresh weights, chosen so that every part of the model affects the result: matrices scaled to keep
 /// activations near 1, norm weights away from 1, correction biases away from 0.
-inline void randomise(NemotronH& model, std::uint64_t seed) {
+inline void randomise(Stack& model, std::uint64_t seed) {
   initialise(model, seed);
   for (Parameter& p : model.parameters().all()) {
     const bool matrix = p.value.ndim() >= 2 && !p.name.ends_with("conv1d.weight");
@@ -92,7 +95,7 @@ inline void randomise(NemotronH& model, std::uint64_t seed) {
 }
 
 /// Sets the local weights of `to` from those of a whole model.
-inline void copy_weights(NemotronH& to, const NemotronH& from) {
+inline void copy_weights(Stack& to, const Stack& from) {
   for (Parameter& p : to.parameters().all()) {
     const Parameter& whole = *std::ranges::find(from.parameters().all(), p.name, &Parameter::name);
     const auto values = whole.value.to_vector();
@@ -105,18 +108,18 @@ inline void copy_weights(NemotronH& to, const NemotronH& from) {
 }
 
 /// Ids of `count` tokens.
-inline Tensor random_ids(const NemotronHConfig& config, std::int64_t count, std::uint64_t seed) {
+inline Tensor random_ids(const ModelSetup& setup, std::int64_t count, std::uint64_t seed) {
   const RandomStream stream(seed, "ids");
   std::vector<std::int64_t> ids;
   for (std::int64_t i = 0; i < count; ++i)
     ids.push_back(static_cast<std::int64_t>(
-        stream.below(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(config.vocab_size))));
+        stream.below(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(setup.config.vocab_size))));
   return Tensor::from(ids, {count});
 }
 
 /// Labels of `count` tokens; every third token has none (-100).
-inline Tensor random_labels(const NemotronHConfig& config, std::int64_t count, std::uint64_t seed) {
-  Tensor labels = random_ids(config, count, seed + 1000);
+inline Tensor random_labels(const ModelSetup& setup, std::int64_t count, std::uint64_t seed) {
+  Tensor labels = random_ids(setup, count, seed + 1000);
   for (std::int64_t i = 2; i < count; i += 3) labels.data<std::int64_t>()[i] = -100;
   return labels;
 }
@@ -125,12 +128,12 @@ struct TestBatch {
   Tensor ids, labels;
   Sequences sequences;
 };
-inline TestBatch random_batch(const NemotronHConfig& config, std::vector<std::int64_t> lengths,
+inline TestBatch random_batch(const ModelSetup& setup, std::vector<std::int64_t> lengths,
                               std::uint64_t seed) {
   TestBatch b;
   b.sequences = Sequences::of_lengths(lengths);
-  b.ids = random_ids(config, b.sequences.tokens(), seed);
-  b.labels = random_labels(config, b.sequences.tokens(), seed);
+  b.ids = random_ids(setup, b.sequences.tokens(), seed);
+  b.labels = random_labels(setup, b.sequences.tokens(), seed);
   return b;
 }
 /// Sequence i of a batch.
@@ -141,7 +144,7 @@ inline TestBatch part(const TestBatch& batch, std::int64_t i) {
 }
 
 /// Sum of token losses. Adds the gradients of `scale` times the sum to the gradients of the parameters.
-inline double loss_and_gradients(NemotronH& model, const TestBatch& b, double scale = 1,
+inline double loss_and_gradients(Stack& model, const TestBatch& b, double scale = 1,
                                  const KernelChoice* kernels = nullptr, BlockRecords* records = nullptr) {
   Tape tape;
   Context ctx{.tape = &tape, .kernels = kernels};
@@ -152,25 +155,24 @@ inline double loss_and_gradients(NemotronH& model, const TestBatch& b, double sc
   if (records) *records = std::move(own);
   return loss.value().to_vector()[0];
 }
-inline double loss_only(NemotronH& model, const TestBatch& b) {
+inline double loss_only(Stack& model, const TestBatch& b) {
   Context ctx;
   return model.loss(ctx, model.hidden(ctx, b.ids, b.sequences), b.labels, b.sequences, 1)
       .value()
       .to_vector()[0];
 }
 
-/// The model of `config` with this multi-token prediction, of blocks "*E".
-inline NemotronHConfig with_mtp(NemotronHConfig config, std::int64_t depths, bool repeated,
-                                double beta = 0.3) {
-  config.train_mtp({depths, repeated, beta});
-  return config;
+/// The model with this multi-token prediction, of blocks "*E".
+inline ModelSetup with_mtp(ModelSetup setup, std::int64_t depths, bool repeated, double beta = 0.3) {
+  setup.train_mtp({depths, repeated, beta});
+  return setup;
 }
 
-/// Sums of token losses: of the model, then of each depth of multi-token prediction. On the device of the model, whose
-/// gradients get those of `scale` (L_0 + beta / D sum_k L_k).
-inline std::vector<double> mtp_losses(NemotronH& model, const TestBatch& b, double scale = 1,
+/// Sums of token losses: of the model, then of each depth of multi-token prediction. On the device of the
+/// model, whose gradients get those of `scale` (L_0 + beta / D sum_k L_k).
+inline std::vector<double> mtp_losses(Stack& model, const TestBatch& b, double scale = 1,
                                       bool backward = true) {
-  const MtpTraining& mtp = model.config().mtp;
+  const MtpTraining& mtp = model.choices().mtp;
   const Device device = model.device();
   Tape tape;
   Context ctx{.tape = backward ? &tape : nullptr};
@@ -199,14 +201,14 @@ inline std::vector<double> mtp_losses(NemotronH& model, const TestBatch& b, doub
 }
 
 /// Copies of all gradients in the order of the parameters; an undefined tensor where there is none.
-inline std::vector<Tensor> gradients(const NemotronH& model) {
+inline std::vector<Tensor> gradients(const Stack& model) {
   std::vector<Tensor> all;
   for (const Parameter& p : model.parameters().all())
     all.push_back(p.node && p.node->filled() ? p.node->grad().clone() : Tensor());
   return all;
 }
 
-inline Tensor hidden_of(NemotronH& model, const TestBatch& b) {
+inline Tensor hidden_of(Stack& model, const TestBatch& b) {
   Context ctx;
   return model.hidden(ctx, b.ids, b.sequences).value();
 }
@@ -216,7 +218,7 @@ struct GradientError {
   double worst = 0;
   std::string name;
 };
-inline GradientError gradient_error(const NemotronH& model, const std::vector<Tensor>& got,
+inline GradientError gradient_error(const Stack& model, const std::vector<Tensor>& got,
                                     const std::vector<Tensor>& want) {
   GradientError e;
   for (std::size_t i = 0; i < want.size(); ++i) {

@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <string>
 
 #include "core/autograd.h"
+#include "model/tensor_name.h"
 #include "ops/sequences.h"
 
 /// What parallelism installs in a model from outside. Where several devices share the rows of a microbatch,
@@ -35,18 +35,18 @@ using RowCut = std::function<Sequences(const Sequences& whole)>;
 struct TransformPoint {
   Transform* transform;
   PointPlace place = PointPlace::other;
-  std::string module = {};  ///< on whose cut a way in or out depends: "backbone.layers.3.mixer.q_proj"
-  /// Parallelism sets here which rows this rank has, for the layer behind a way in or the code behind a way out that draws
-  /// for rows; null: nothing asks for them.
+  TensorName module = {};  ///< on whose cut a way in or out depends: mixer_name(3, "q_proj")
+  /// Parallelism sets here which rows this rank has, for the layer behind a way in or the code behind a way
+  /// out that draws for rows; null: nothing asks for them.
   RowCut* rows = nullptr;
 };
 
 /// Where transforms can be installed, by name:
-///   "<linear layer>.input", "<linear layer>.output", such as "backbone.layers.3.mixer.o_proj.output"
-///   "<attention>.qkv.input"                          shared by q_proj, k_proj and v_proj
-///   "<moe>.routed.input", "<moe>.routed.output"      around router, latent projections and routed experts
-///   "<moe>.experts.output"                           the rows of experts that are here, before they go back to their tokens
-///   "backbone.embeddings.output", "lm_head.input"
-using TransformPoints = std::map<std::string, TransformPoint, std::less<>>;
+///   <linear layer> / "input", <linear layer> / "output", such as mixer_name(3, "o_proj.output")
+///   <attention> / "qkv.input"                             shared by q_proj, k_proj and v_proj
+///   <moe> / "routed.input", <moe> / "routed.output"       around router, latent projections and routed experts
+///   <moe> / "experts.output"                              the rows of experts that are here, before they go back to their tokens
+///   embeddings_name() / "output", head_name() / "input"
+using TransformPoints = std::map<TensorName, TransformPoint>;
 
 }  // namespace nemocube

@@ -7,11 +7,11 @@
 #include "ops/reduce_kernels.h"
 #include "ops/row_norm_kernels.h"
 
-// The norms of rows on CUDA. A block has whole rows. Thread t has packs t, t + threads, .. of N neighbouring columns. The
-// first `held` packs of a thread stay in registers, so that every operand is read once; only rows of more than
-// threads * held packs are read again. A sum over a row is that of each thread in the order of its packs, then that of CUB's
-// block reduction, whose order is fixed. Rows that are not aligned are read element by element, in the same order, so that
-// a window of a wider tensor gives the bits of its copy.
+// The norms of rows on CUDA. A block has whole rows. Thread t has packs t, t + threads, .. of N neighbouring
+// columns. The first `held` packs of a thread stay in registers, so that every operand is read once; only
+// rows of more than threads * held packs are read again. A sum over a row is that of each thread in the order
+// of its packs, then that of CUB's block reduction, whose order is fixed. Rows that are not aligned are read
+// element by element, in the same order, so that a window of a wider tensor gives the bits of its copy.
 namespace nemocube::cuda::row_norm {
 
 /// The weights of a pack, plus the offset in the form that has one.
@@ -152,10 +152,11 @@ void forward(const char* op, const char* name, const NormForward& o) {
   });
 }
 
-// Backward: a block has `backward_rows` rows and writes their part of dw and db. Each thread adds up the parts of its columns,
-// in the order of the rows. A pack of the next row is loaded as soon as that of a row is done. Not centred, 8,192 rows of 2688
-// columns make 373 blocks, of which an H200 holds 396 at a time. Centred, with twice the sums to write, longer segments
-// keep these to 3 % of the bytes in bf16; 8,192 rows make 128 blocks for 132 multiprocessors.
+// Backward: a block has `backward_rows` rows and writes their part of dw and db. Each thread adds up the
+// parts of its columns, in the order of the rows. A pack of the next row is loaded as soon as that of a row
+// is done. Not centred, 8,192 rows of 2688 columns make 373 blocks, of which an H200 holds 396 at a time.
+// Centred, with twice the sums to write, longer segments keep these to 3 % of the bytes in bf16; 8,192 rows
+// make 128 blocks for 132 multiprocessors.
 template <class T>
 struct BackwardTensors {
   Rows<T> dx, dy, extra, x;  // dx and extra may be null
@@ -234,7 +235,8 @@ __device__ void add_row_sums(CentredSums& sums, const RowPack<T>& pack, const fl
   }
 }
 
-/// Numbers of a row that its elements need: `back` is the factor of x - mean in dx, `shift` what dx is less by.
+/// Numbers of a row that its elements need: `back` is the factor of x - mean in dx, `shift` what dx is less
+/// by.
 struct RowFactors {
   float mean, scale, back, shift;
 };
@@ -351,7 +353,8 @@ __global__ void __launch_bounds__(threads, blocks_of_multiprocessor(threads))
         if (r + 1 < height)
           held[k] = load_row_pack<aligned>(at.x + t.x.stride + c, at.dy + t.dy.stride + c, count(c));
       }
-    // Columns beyond those in registers: dw and db are summed in the block's rows of partial sums, each element by one thread.
+    // Columns beyond those in registers: dw and db are summed in the block's rows of partial sums, each
+    // element by one thread.
     for (int c = packs * step; c < cols; c += step) {
       Sums partial = {};
       if (r > 0)

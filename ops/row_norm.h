@@ -5,7 +5,8 @@
 #include "ops/residual_norm.h"
 #include "ops/row_norm_kernels.h"
 
-/// What the norms of rows, ops/rmsnorm and ops/layernorm, share besides their kernels: checks, and the recording on the tape.
+/// What the norms of rows, ops/rmsnorm and ops/layernorm, share besides their kernels: checks, and the
+/// recording on the tape.
 namespace nemocube {
 
 inline void check_norm(const char* op, const Tensor& x, const Tensor& weight, double eps) {
@@ -22,8 +23,8 @@ inline void check_residual(const char* op, const Tensor& x, const Tensor& residu
   check_dtype(cat(op, ": residual"), residual, x.dtype());
 }
 
-/// Where a kernel writes the gradient of a parameter: nowhere when none is wanted. The caller then passes the place to
-/// add_parameter_gradient().
+/// Where a kernel writes the gradient of a parameter: nowhere when none is wanted. The caller then passes the
+/// place to add_parameter_gradient().
 inline Output parameter_gradient(const Var& parameter) {
   if (!parameter.needs_grad()) return {};
   const Tensor& p = parameter.value();
@@ -59,7 +60,8 @@ void record_residual_norm(Tape& tape, const char* name, const Var& x, const Var&
       d_sum = std::move(extra);
     } else {
       const Tensor dy = n_normed->take();
-      // The result may be written to one input's place for its gradient only when the other input wants no gradient.
+      // The result may be written to one input's place for its gradient only when the other input wants no
+      // gradient.
       GradNode* one = nx && !nr ? nx.get() : nr && !nx ? nr.get() : nullptr;
       d_sum = nx || nr ? contribution_over(one, dy, extra) : Tensor();
       backward(d_sum, dy, extra);

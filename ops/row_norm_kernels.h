@@ -1,16 +1,19 @@
 #pragma once
 #include "core/autograd.h"
 
-/// What the kernels of the norms of rows, ops/rmsnorm and ops/layernorm, share. The kernels are in row_norm_cpu.h and
-/// row_norm.cuh.
+/// What the kernels of the norms of rows, ops/rmsnorm and ops/layernorm, share. The kernels are in
+/// row_norm_cpu.h and row_norm.cuh.
 ///     n = (x - mean) inv,   y = n (offset + w) + b
 namespace nemocube {
 
-/// centred: with mean and bias, without an offset; else without mean and bias.
+/// plain: y = n w, with n = x inv. offset: y = n (offset + w). centred: with a mean and perhaps a bias,
+/// without an offset. Plain and offset have the same operands: their entry points choose by
+/// NormForward::offset.
 enum class NormForm { plain, offset, centred };
 
-/// Operands of a forward pass. mean and inv: [rows], f32 (f64 with f64). With `residual`, sum = x + residual is written and
-/// normed; `sum` and `residual` are both undefined otherwise. Only the centred form has a mean and, perhaps, a bias.
+/// Operands of a forward pass. mean and inv: [rows], f32 (f64 with f64). With `residual`, sum = x + residual
+/// is written and normed; `sum` and `residual` are both undefined otherwise. Only the centred form has a mean
+/// and, perhaps, a bias.
 struct NormForward {
   Tensor y, mean, inv, sum, x, residual, weight, bias;
   double eps = 0, offset = 0;
@@ -20,8 +23,8 @@ struct NormForward {
   }
 };
 
-/// Operands of a backward pass: dx = (norm backward of dy) + extra. `extra` may be undefined. dx, dw.to and db.to may be
-/// undefined: they are then not computed. dx may be dy or extra.
+/// Operands of a backward pass: dx = (norm backward of dy) + extra. `extra` may be undefined. dx, dw.to and
+/// db.to may be undefined: they are then not computed. dx may be dy or extra.
 struct NormBackward {
   Tensor dx;
   Output dw, db;

@@ -51,14 +51,14 @@ void run_tests(World& ranks, int argc, char** argv) {
 // The last of four ranks, in the second stage of a pipeline with experts on two ranks, does not know the kernel that it
 // is to run for attention. It finds out in the middle of the second step.
 void throw_in_step(World& ranks) {
-  const NemotronHConfig config = nemocube::testing::tiny_config();
+  const ModelConfig config = nemocube::testing::tiny_config();
   DistributedSection section;
   section.pp_size = section.ep_size = 2;
   section.pipeline.emplace();
   const ParallelPlan plan = plan_model(section, {.dispatcher = DispatcherKind::alltoall},
                                        rank_sizes(section, ranks.size()), config);
   const ProcessGroups groups(ranks, make_grid(plan.grid));
-  NemotronH model(config, DType::f32, Device::meta, part_of(plan, config, place_of(plan.grid, ranks.rank())));
+  Stack model(config, DType::f32, Device::meta, part_of(plan, config, place_of(plan.grid, ranks.rank())));
   ParallelModel parallel(model, plan, groups, Device::cpu);
   initialise(model, 1);
   parallel.data().spread_values();

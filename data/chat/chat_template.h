@@ -11,8 +11,8 @@
 #include "data/chat/moment.h"
 #include "data/json/json.h"
 
-/// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are those of
-/// apply_chat_template of transformers 5.24 (docs/chat_templates.md has what differs).
+/// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are
+/// those of apply_chat_template of transformers 5.24 (docs/chat_templates.md has what differs).
 namespace nemocube {
 
 struct Chat;  // data/chat/chat.h
@@ -26,12 +26,13 @@ struct RenderedChat {
     std::size_t begin = 0, end = 0;  ///< bytes of the text
     friend bool operator==(const Range&, const Range&) = default;
   };
-  /// What {% generation %} blocks printed, in order. transformers counts from what the template had printed outside
-  /// of macros and captured blocks, so ranges of blocks inside of these are as wrong here as there.
+  /// What {% generation %} blocks printed, in order. transformers counts from what the template had printed
+  /// outside of macros and captured blocks, so ranges of blocks inside of these are as wrong here as there.
   std::vector<Range> generation;
 };
 
-/// A parsed template with the special tokens of its tokenizer. Cheap to copy; many threads may render one at once.
+/// A parsed template with the special tokens of its tokenizer. Cheap to copy; many threads may render one at
+/// once.
 class ChatTemplate {
  public:
   using SpecialTokens = std::map<std::string, std::string>;  ///< by variable: bos_token, eos_token...
@@ -41,17 +42,20 @@ class ChatTemplate {
 
   const std::string& name() const { return name_; }
   bool has_generation_blocks() const;
-  /// Whether the template names a key under which reasoning is found: .reasoning_content, 'thinking', "reasoning"...
+  /// Whether the template names a key under which reasoning is found: .reasoning_content, 'thinking',
+  /// "reasoning"...
   bool names_reasoning() const { return names_reasoning_; }
 
-  /// As in transformers, the template sees messages without their keys whose value is null, and finds reasoning under
-  /// both names, `reasoning_content` and `thinking`. Throws Error naming the key of `chat` that has another form, or line and column
-  /// of the operation that fails: a mistake of the template, its raise_exception(), or a limit (jinja::Limits).
+  /// As in transformers, the template sees messages without their keys whose value is null, and finds
+  /// reasoning under both names, `reasoning_content` and `thinking`. Throws Error naming the key of `chat`
+  /// that has another form, or line and column of the operation that fails: a mistake of the template, its
+  /// raise_exception(), or a limit (jinja::Limits).
   RenderedChat render(const Chat& chat) const;
 
   /// What strftime_now() shows instead of the present moment.
   void set_time(const Moment& time) { time_ = time; }
-  /// Variables of every rendering; Chat::variables of the same name win. Throws Error for a value that is no object.
+  /// Variables of every rendering; Chat::variables of the same name win. Throws Error for a value that is no
+  /// object.
   void set_variables(const Json& variables);
   /// What each rendering may spend.
   void set_limits(const jinja::Limits& limits) { limits_ = limits; }

@@ -25,7 +25,8 @@ class Renderings {
 
   Ids ids(const Chat& chat) const { return tokenizer_.encode(chat_template_.render(chat).text, false); }
 
-  /// How many of the first ids of `turn` the generation prompt behind `before` supplies. `plain`: the ids of `before` without it.
+  /// How many of the first ids of `turn` the generation prompt behind `before` supplies. `plain`: the ids of
+  /// `before` without it.
   std::size_t supplied(const Chat& before, const Ids& plain, Some turn) const {
     std::size_t most = 0;
     for (const bool thinking : {true, false}) {

@@ -45,7 +45,8 @@ void unmark_reasoning(ChatTokens& tokens, const Chat& chat, const ChatTemplate& 
   }
 }
 
-/// As NeMo AutoModel does, but once for a template, and not where it writes all keys of a message whatever their names are.
+/// As NeMo AutoModel does, but once for a template, and not where it writes all keys of a message whatever
+/// their names are.
 void warn_of_lost_reasoning(const std::string& id, const Chat& chat, const ChatTemplate& chat_template) {
   if (chat_template.names_reasoning()) return;
   Chat without = chat;

@@ -29,30 +29,13 @@ bool differs(const std::string& key, const Json& value, const Json& config) {
 
 namespace {
 
-bool is_puzzle(std::string_view name) {
-  return name.find("Puzzle") != name.npos || name.find("puzzle") != name.npos;
-}
-
-void refuse_puzzle(const JsonView& config) {
-  const auto refuse = [&](std::string_view sign) {
-    fail(config.file(), ": NemotronHPuzzle models (seen by ", quote(sign),
-         ") are not supported; want a nemotron_h model, whose per_layer_config says how blocks differ");
-  };
-  if (const auto names = config.find("architectures"))
-    for (const JsonView& name : names->elements())
-      if (is_puzzle(name.string())) refuse(name.string());
-  if (const auto type = config.find("model_type"); type && is_puzzle(type->string())) refuse(type->string());
-  // Nemotron-NAS models (DeciLMForCausalLM), which are derived from Llama, have this key as well.
-  if (find_filled(config, "block_configs") && is_nemotron_h(config)) refuse("block_configs");
-}
-
 /// Config of a model of another type: names its type and its classes.
 void refuse_other_type(const JsonView& config) {
   const auto type = config.find("model_type");
   std::string classes;
   if (const auto names = config.find("architectures"))
     for (const JsonView& name : names->elements()) classes += cat(classes.empty() ? "" : ", ", name.string());
-  fail(config.file(), ": 'model_type': want \"nemotron_h\", got ", type ? brief(type->value()) : "none",
+  fail(config.file(), ": 'model_type': want ", model_types(), ", got ", type ? brief(type->value()) : "none",
        classes.empty() ? std::string() : cat(" (architectures: ", excerpt(classes), ")"),
        "; models of other architectures are not supported");
 }
@@ -69,17 +52,20 @@ void refuse_parts(const JsonView& config) {
          type ? cat(" (model_type ", brief(type->value()), ")") : std::string(),
          ", which is not supported; want a language model alone, or a part llm_config, text_config or "
          "language_config "
-         "with the model_type \"nemotron_h\" in a model of another type");
+         "with the model_type ",
+         model_types(), " in a model of another type");
   }
 }
 
 }  // namespace
 
-void refuse_other_models(const JsonView& config) {
-  refuse_puzzle(config);
+const Family& family_of_language_model(const JsonView& config) {
+  for (const Family* family : families()) family->refuse_relatives(config);
   refuse_parts(config);
   declared_quantization(config);  // throws for what is not read
-  if (!is_nemotron_h(config)) refuse_other_type(config);
+  const Family* const family = find_family(config);
+  if (!family) refuse_other_type(config);
+  return *family;
 }
 
 }  // namespace nemocube

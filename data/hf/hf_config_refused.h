@@ -2,18 +2,18 @@
 #include <optional>
 #include <string>
 
+#include "data/hf/families/family.h"
 #include "data/json/json.h"
 
 namespace nemocube {
 
-/// Throws Error naming the key, what it means and what to do, unless config.json describes a NemotronH
-/// language model whose weights can be read. Refused are
-///   - other architectures,
-///   - NemotronHPuzzle (`block_configs`),
+/// The family of a language model whose weights can be read. Throws Error naming the key, what it means and
+/// what to do for
+///   - models of no family, and those that only look like models of one (Family::refuse_relatives),
 ///   - quantized weights other than FP8 and NVFP4 (data/hf/quantization_config.h),
 ///   - models of several parts (`llm_config`, `text_config`, `vision_config` and the like): language_part() is none.
 /// A key that is empty, or that only repeats the rest of the config, is accepted.
-void refuse_other_models(const JsonView& config);
+const Family& family_of_language_model(const JsonView& config);
 
 /// The member, unless it is absent, null, {} or [].
 std::optional<JsonView> find_filled(const JsonView& object, const char* key);

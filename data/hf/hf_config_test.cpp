@@ -16,7 +16,7 @@ using namespace nemocube;
 using namespace nemocube::testing;
 
 namespace {
-NemotronHConfig parse(const std::string& text) {
+ModelConfig parse(const std::string& text) {
   const Json document = parse_json(text, "config.json");
   return parse_hf_config(JsonView(document, "config.json"));
 }
@@ -35,45 +35,46 @@ void check_refused(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("hf config: absent keys have the defaults") {
-  const NemotronHConfig c = parse(config(""));
+  const ModelConfig c = parse(config(""));
   CHECK(to_pattern(c.blocks) == "ME*-");
   CHECK(c.hidden_size == 32);
-  CHECK(c.n_groups == 8);
-  CHECK(c.ssm_state_size == 128);
-  CHECK(c.chunk_size == 128);
+  CHECK(c.mamba.n_groups == 8);
+  CHECK(c.mamba.ssm_state_size == 128);
+  CHECK(c.mamba.chunk_size == 128);
   CHECK(c.layer_norm_epsilon == 1e-5);
-  CHECK(c.time_step_limit_low == 0);
-  CHECK(std::isinf(c.time_step_limit_high));
-  CHECK(c.moe_latent_size == 0);
+  CHECK(c.mamba.time_step_limit_low == 0);
+  CHECK(std::isinf(c.mamba.time_step_limit_high));
+  CHECK(c.moe.latent_size == 0);
   CHECK(c.pad_token_id == 0);
   CHECK(c.eos_token_id == std::vector<std::int64_t>{2});
   CHECK_FALSE(c.dtype.has_value());
 }
 
 TEST_CASE("hf config: every alias") {
-  const NemotronHConfig c = parse(config(R"("mamba_n_groups": 4, "mamba_state_dim": 16, "mamba_d_conv": 3,
+  const ModelConfig c = parse(config(R"("mamba_n_groups": 4, "mamba_state_dim": 16, "mamba_d_conv": 3,
       "mamba_chunk_size": 64, "attention_head_dim": 24, "norm_eps": 0.5, "num_query_groups": 2,
       "mamba_conv_bias": false, "mamba_dt_min": 0.01, "mamba_dt_max": 0.2, "mamba_dt_init_floor": 0.001,
       "mamba_dt_limit": [0.5, 2], "num_local_experts": 16, "torch_dtype": "bfloat16")"));
-  CHECK(c.n_groups == 4);
-  CHECK(c.ssm_state_size == 16);
-  CHECK(c.conv_kernel == 3);
-  CHECK(c.chunk_size == 64);
-  CHECK(c.head_dim == 24);
+  CHECK(c.mamba.n_groups == 4);
+  CHECK(c.mamba.ssm_state_size == 16);
+  CHECK(c.mamba.conv_kernel == 3);
+  CHECK(c.mamba.chunk_size == 64);
+  CHECK(c.attention.head_dim == 24);
   CHECK(c.layer_norm_epsilon == 0.5);
-  CHECK(c.num_key_value_heads == 2);
-  CHECK_FALSE(c.use_conv_bias);
-  CHECK(c.time_step_min == 0.01);
-  CHECK(c.time_step_max == 0.2);
-  CHECK(c.time_step_floor == 0.001);
-  CHECK(c.time_step_limit_low == 0.5);
-  CHECK(c.time_step_limit_high == 2);
-  CHECK(c.n_routed_experts == 16);
+  CHECK(c.attention.num_key_value_heads == 2);
+  CHECK_FALSE(c.mamba.use_conv_bias);
+  CHECK(c.mamba.time_step_min == 0.01);
+  CHECK(c.mamba.time_step_max == 0.2);
+  CHECK(c.mamba.time_step_floor == 0.001);
+  CHECK(c.mamba.time_step_limit_low == 0.5);
+  CHECK(c.mamba.time_step_limit_high == 2);
+  CHECK(c.moe.n_routed_experts == 16);
   CHECK(c.dtype == DType::bf16);
-  CHECK(parse(config(R"("mamba_num_groups": 4, "kv_channels": 8, "rms_norm_eps": 0.25)")).n_groups == 4);
-  CHECK(parse(config(R"("kv_channels": 8)")).head_dim == 8);
+  CHECK(parse(config(R"("mamba_num_groups": 4, "kv_channels": 8, "rms_norm_eps": 0.25)")).mamba.n_groups ==
+        4);
+  CHECK(parse(config(R"("kv_channels": 8)")).attention.head_dim == 8);
   CHECK(parse(config(R"("rms_norm_eps": 0.25)")).layer_norm_epsilon == 0.25);
-  CHECK(parse(config(R"("n_groups": 4, "mamba_n_groups": 4)")).n_groups == 4);
+  CHECK(parse(config(R"("n_groups": 4, "mamba_n_groups": 4)")).mamba.n_groups == 4);
   check_refused(config(R"("n_groups": 4, "mamba_n_groups": 8)"),
                 "config.json: 'n_groups' and 'mamba_n_groups' mean the same and differ: 4 and 8");
 }
@@ -117,7 +118,7 @@ TEST_CASE("hf config: spellings of the layers") {
 
 TEST_CASE("hf config: spellings of multi-token prediction") {
   const auto mtp = [](const std::string& more, const std::string& pattern = "ME*-") {
-    const NemotronHConfig c = parse(config(more, "\"hybrid_override_pattern\": \"" + pattern + "\""));
+    const ModelConfig c = parse(config(more, "\"hybrid_override_pattern\": \"" + pattern + "\""));
     return cat(c.num_nextn_predict_layers, " ", to_pattern(c.mtp_blocks));
   };
   CHECK(mtp("") == "0 *E");
@@ -139,7 +140,7 @@ TEST_CASE("hf config: spellings of multi-token prediction") {
 
 TEST_CASE("hf config: infinity in all its spellings") {
   const auto high = [](const std::string& limit) {
-    return parse(config("\"time_step_limit\": " + limit)).time_step_limit_high;
+    return parse(config("\"time_step_limit\": " + limit)).mamba.time_step_limit_high;
   };
   CHECK(high("[0.0, Infinity]") == INFINITY);
   CHECK(high(R"([0.0, {"__float__": "Infinity"}])") == INFINITY);
@@ -154,10 +155,11 @@ TEST_CASE("hf config: infinity in all its spellings") {
 }
 
 TEST_CASE("hf config: null, ids and dtypes") {
-  CHECK(parse(config(R"("num_attention_heads": 6, "num_key_value_heads": null)")).num_key_value_heads == 6);
-  CHECK(parse(config(R"("moe_latent_size": null)")).moe_latent_size == 0);
-  CHECK(parse(config(R"("moe_latent_size": 16)")).moe_latent_size == 16);
-  const NemotronHConfig none =
+  CHECK(parse(config(R"("num_attention_heads": 6, "num_key_value_heads": null)"))
+            .attention.num_key_value_heads == 6);
+  CHECK(parse(config(R"("moe_latent_size": null)")).moe.latent_size == 0);
+  CHECK(parse(config(R"("moe_latent_size": 16)")).moe.latent_size == 16);
+  const ModelConfig none =
       parse(config(R"("pad_token_id": null, "bos_token_id": null, "eos_token_id": null)"));
   CHECK_FALSE(none.pad_token_id.has_value());
   CHECK_FALSE(none.bos_token_id.has_value());
@@ -226,7 +228,7 @@ TEST_CASE("hf config: what would be read as another model is refused by name") {
       R"({"architectures": ["NemotronH_Nano_VL_V2"], "hybrid_override_pattern": "M", "vocab_size": 96})",
       "'model_type': want \"nemotron_h\", got none");
 
-  const NemotronHConfig plain = parse(config(""));
+  const ModelConfig plain = parse(config(""));
   for (const std::string same :
        {R"("per_layer_config": null)", R"("per_layer_config": [])", R"("per_layer_config": {})",
         R"("per_layer_config": [{}, null, {"hidden_size": 32}, {"moe_latent_size": null}])",
@@ -243,20 +245,21 @@ TEST_CASE("hf config: what would be read as another model is refused by name") {
 TEST_CASE("hf config: per_layer_config gives blocks sizes of their own") {
   const std::string layers = R"("hybrid_override_pattern": "MEM*-E")";
   const std::string common = R"("n_routed_experts": 8, "num_experts_per_tok": 2, "moe_latent_size": 16, )";
-  const NemotronHConfig c = parse(config(common + R"("per_layer_config": {
+  const ModelConfig c = parse(config(common + R"("per_layer_config": {
       "01": {"num_experts_per_tok": 1, "n_routed_experts": 4, "moe_latent_size": null, "hidden_size": 32},
       "2": {"mamba_n_groups": 4, "mamba_d_conv": 2, "time_step_limit": [0.5, {"__float__": "Infinity"}]},
       "03": {"num_query_groups": 4, "skip": []}, "4": {"intermediate_size": 12, "mlp_bias": true},
       "5": {"n_routed_experts": 8}})",
-                                         layers));
+                                     layers));
   REQUIRE(c.own_configs.size() == 4);  // block 5 repeats the common sizes
-  NemotronHConfig want = parse(config(common + R"("pad_token_id": 0)", layers));
-  own_config(want, 1).num_experts_per_tok = 1, own_config(want, 1).n_routed_experts = 4,
-                   own_config(want, 1).moe_latent_size = 0;
-  own_config(want, 2).n_groups = 4, own_config(want, 2).conv_kernel = 2,
-                   own_config(want, 2).time_step_limit_low = 0.5;
-  own_config(want, 3).num_key_value_heads = 4;
-  own_config(want, 4).intermediate_size = 12, own_config(want, 4).mlp_bias = true;
+  ModelConfig want = parse(config(common + R"("pad_token_id": 0)", layers));
+  own_config(want, 1).moe.num_experts_per_tok = 1, own_config(want, 1).moe.n_routed_experts = 4,
+                   own_config(want, 1).moe.latent_size = 0;
+  own_config(want, 2).mamba.n_groups = 4, own_config(want, 2).mamba.conv_kernel = 2,
+                   own_config(want, 2).mamba.time_step_limit_low = 0.5;
+  own_config(want, 3).attention.num_key_value_heads = 4;
+  own_config(want, 4).mlp.intermediate_size = 12,
+                   own_config(want, 4).mlp.bias = own_config(want, 4).moe.bias = true;
   CHECK(c == want);
   // As a list, and written in the form that transformers reads.
   CHECK(parse(config(common + R"("per_layer_config": [null,
@@ -272,8 +275,9 @@ TEST_CASE("hf config: per_layer_config gives blocks sizes of their own") {
       "3": {"num_key_value_heads": 4}, "4": {"intermediate_size": 12, "mlp_bias": true}})",
                                                                      "y"));
   // As many digits for each block as the last one has.
-  NemotronHConfig many = parse(config("", R"("hybrid_override_pattern": "-----------")"));
-  for (const std::int64_t block : {2, 10}) own_config(many, block).mlp_bias = true;
+  ModelConfig many = parse(config("", R"("hybrid_override_pattern": "-----------")"));
+  for (const std::int64_t block : {2, 10})
+    own_config(many, block).mlp.bias = own_config(many, block).moe.bias = true;
   const Json text = parse_json(make_hf_config(many).text, "x");
   CHECK(text["per_layer_config"] ==
         parse_json(R"({"02": {"mlp_bias": true}, "10": {"mlp_bias": true}})", "y"));
@@ -319,8 +323,8 @@ TEST_CASE("hf config: a per_layer_config that no model can have is refused by na
 }
 
 TEST_CASE("hf config: a list of equal numbers is that number") {
-  CHECK(parse(config(R"("intermediate_size": [48, 48, 48])")).intermediate_size == 48);
-  CHECK(parse(config(R"("moe_intermediate_size": [24])")).moe_intermediate_size == 24);
+  CHECK(parse(config(R"("intermediate_size": [48, 48, 48])")).mlp.intermediate_size == 48);
+  CHECK(parse(config(R"("moe_intermediate_size": [24])")).moe.intermediate_size == 24);
   check_refused(
       config(R"("intermediate_size": [48, 64])"),
       "'intermediate_size[1]': want 48 as for the first block, since only per_layer_config says how "
@@ -385,31 +389,35 @@ TEST_CASE("hf config: files keep their text") {
 }
 
 TEST_CASE("hf config: a made config reads back the same") {
-  NemotronHConfig c;
+  ModelConfig c;
   c.blocks = parse_pattern("MEM*-").blocks;
   c.vocab_size = 1000;
-  c.time_step_limit_low = 0.01;
-  c.moe_latent_size = 64;
+  c.mamba.time_step_limit_low = 0.01;
+  c.moe.latent_size = 64;
   c.num_nextn_predict_layers = 1;
   c.mtp_blocks = parse_pattern("*-").blocks;
   c.eos_token_id = {2, 11};
   c.pad_token_id.reset();
   c.dtype = DType::bf16;
-  c.mlp_bias = true;
-  c.use_conv_bias = c.norm_topk_prob = c.rescale_prenorm_residual = false;
-  c.use_bias = c.residual_in_fp32 = true;
-  c.hidden_size = 48, c.num_attention_heads = 6, c.num_key_value_heads = 3, c.head_dim = 10;
-  c.intermediate_size = 52, c.mamba_num_heads = 12, c.mamba_head_dim = 14, c.n_groups = 2,
-  c.ssm_state_size = 18;
-  c.conv_kernel = 5, c.chunk_size = 20, c.n_routed_experts = 16, c.num_experts_per_tok = 3;
-  c.moe_intermediate_size = 22, c.moe_shared_expert_intermediate_size = 26, c.n_group = 4, c.topk_group = 2;
-  c.layer_norm_epsilon = 0.25, c.time_step_min = 0.01, c.time_step_max = 0.2, c.time_step_floor = 0.001;
-  c.routed_scaling_factor = 2.5, c.initializer_range = 0.03, c.max_position_embeddings = 77;
+  c.mlp.bias = c.moe.bias = true;
+  c.mamba.use_conv_bias = c.moe.norm_topk_prob = c.rescale_prenorm_residual = false;
+  c.mamba.use_bias = c.residual_in_fp32 = true;
+  c.hidden_size = 48, c.attention.num_attention_heads = 6, c.attention.num_key_value_heads = 3,
+  c.attention.head_dim = 10;
+  c.mlp.intermediate_size = 52, c.mamba.num_heads = 12, c.mamba.head_dim = 14, c.mamba.n_groups = 2,
+  c.mamba.ssm_state_size = 18;
+  c.mamba.conv_kernel = 5, c.mamba.chunk_size = 20, c.moe.n_routed_experts = 16,
+  c.moe.num_experts_per_tok = 3;
+  c.moe.intermediate_size = 22, c.moe.shared_expert_intermediate_size = 26, c.moe.n_group = 4,
+  c.moe.topk_group = 2;
+  c.layer_norm_epsilon = 0.25, c.mamba.time_step_min = 0.01, c.mamba.time_step_max = 0.2,
+  c.mamba.time_step_floor = 0.001;
+  c.moe.routed_scaling_factor = 2.5, c.initializer_range = 0.03, c.max_position_embeddings = 77;
   const HfConfigFile made = make_hf_config(c);
-  const NemotronHConfig back = parse(made.text);
+  const ModelConfig back = parse(made.text);
   CHECK(back == c);
   CHECK(make_hf_config(back).text == made.text);
-  CHECK(std::isinf(back.time_step_limit_high));
+  CHECK(std::isinf(back.mamba.time_step_limit_high));
   CHECK(back.mtp_blocks == c.mtp_blocks);
   CHECK(back.dtype == DType::bf16);
   CHECK_NOTHROW(parse_json(made.text, "x", {.non_finite = false}));
@@ -417,7 +425,7 @@ TEST_CASE("hf config: a made config reads back the same") {
 
 TEST_CASE("hf config: ids that end a text") {
   const TestDir dir;
-  NemotronHConfig c;
+  ModelConfig c;
   CHECK(end_of_text_ids(dir.path(), c) == std::vector<std::int64_t>{2});
   spit(dir / "generation_config.json", R"({"eos_token_id": [2, 11], "temperature": 1.0})");
   CHECK(end_of_text_ids(dir.path(), c) == std::vector<std::int64_t>{2, 11});
@@ -445,23 +453,23 @@ TEST_CASE("hf config: the example and the golden configs") {
   }
   CHECK(to_pattern(golden("all_four").blocks) == "ME*-");
   CHECK(to_pattern(golden("v5_names").blocks) == "ME-*");
-  const NemotronHConfig legacy = golden("legacy_names");
+  const ModelConfig legacy = golden("legacy_names");
   CHECK(to_pattern(legacy.blocks) == "M*E-");
-  CHECK(legacy.n_groups == 1);
-  CHECK(legacy.conv_kernel == 2);
-  CHECK(legacy.chunk_size == 10);
-  const NemotronHConfig clamp = golden("time_step_clamp");
-  CHECK(clamp.time_step_limit_low == 0.02);
-  CHECK(clamp.time_step_limit_high == 0.5);
-  CHECK(golden("biases").moe_latent_size == 20);
-  CHECK(golden("biases").use_bias);
-  const NemotronHConfig pruned = golden("pruned");  // as transformers writes it
+  CHECK(legacy.mamba.n_groups == 1);
+  CHECK(legacy.mamba.conv_kernel == 2);
+  CHECK(legacy.mamba.chunk_size == 10);
+  const ModelConfig clamp = golden("time_step_clamp");
+  CHECK(clamp.mamba.time_step_limit_low == 0.02);
+  CHECK(clamp.mamba.time_step_limit_high == 0.5);
+  CHECK(golden("biases").moe.latent_size == 20);
+  CHECK(golden("biases").mamba.use_bias);
+  const ModelConfig pruned = golden("pruned");  // as transformers writes it
   CHECK(pruned.own_configs.size() == 5);
-  CHECK(pruned.block(1).n_routed_experts == 12);
-  CHECK(pruned.block(2).mamba_num_heads == 8);
-  CHECK(pruned.block(5).moe_latent_size == 20);
-  CHECK(pruned.block(6).num_attention_heads == 2);
-  CHECK(pruned.block(7).mlp_bias);
+  CHECK(pruned.block(1).moe.n_routed_experts == 12);
+  CHECK(pruned.block(2).mamba.num_heads == 8);
+  CHECK(pruned.block(5).moe.latent_size == 20);
+  CHECK(pruned.block(6).attention.num_attention_heads == 2);
+  CHECK(pruned.block(7).moe.bias);
   const auto layers_of = [](const Json& config) {
     return nlohmann::json(config["per_layer_config"]);
   };  // in any order
@@ -471,7 +479,7 @@ TEST_CASE("hf config: the example and the golden configs") {
 
 TEST_CASE("hf config: any value under any key is refused or gives a config") {
   Json intact = parse_json(make_hf_config([] {
-                             NemotronHConfig c;
+                             ModelConfig c;
                              c.blocks = parse_pattern("ME*-").blocks;
                              c.num_nextn_predict_layers = 1;
                              return c;
@@ -497,7 +505,7 @@ TEST_CASE("hf config: any value under any key is refused or gives a config") {
       Json damaged = intact;
       damaged[item.key()] = value;
       try {
-        const NemotronHConfig c = parse_hf_config(JsonView(damaged, "config.json"));
+        const ModelConfig c = parse_hf_config(JsonView(damaged, "config.json"));
         count_tensors(tensor_specs(c));
         count_tensors(mtp_tensor_specs(c));
         ++read;
@@ -517,9 +525,9 @@ TEST_CASE("hf config: any value under any key is refused or gives a config") {
 
 TEST_CASE("hf config: random damage is refused or gives a config") {
   const std::string intact = make_hf_config([] {
-                               NemotronHConfig c;
+                               ModelConfig c;
                                c.blocks = parse_pattern("ME*-").blocks;
-                               c.time_step_limit_low = 0.1;
+                               c.mamba.time_step_limit_low = 0.1;
                                return c;
                              }())
                                  .text;

@@ -9,7 +9,6 @@
 #include "data/hf/name_list.h"
 #include "data/hf/quantization_config.h"
 #include "data/hf/with_scales.h"
-#include "model/blocks/block_kinds.h"
 
 namespace nemocube {
 namespace {
@@ -36,8 +35,7 @@ std::optional<CanonicalPlace> slice_of_stack(std::string_view name) {
   const auto expert = parse_expert(name.substr(before + 1, last - before - 1));
   if (!expert) return std::nullopt;
   std::string stack = cat(name.substr(0, before), name.substr(last));
-  const BlockTensor* tensor = find_block_tensor(stack);
-  if (!tensor || !tensor->experts) return std::nullopt;
+  if (!usual_names.is_stack(stack)) return std::nullopt;
   return CanonicalPlace{std::move(stack), *expert};
 }
 }  // namespace
@@ -220,9 +218,8 @@ WeightFiles HfWeights::files(std::span<const NamedTensor> loaded) const {
   return files;
 }
 
-WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into,
-                            World* world, const OnBytes& on_bytes) {
-  const HfWeights weights(directory);
+WeightFiles load_hf_weights(const HfWeights& weights, std::span<const NamedTensor> into, World* world,
+                            const OnBytes& on_bytes) {
   weights.check(into);
   std::optional<StorageTime> longer;  // ranks wait for what others read
   if (world) longer.emplace(*world, weights.bytes());

@@ -17,11 +17,12 @@
 #include "model/config.h"
 #include "parallel/comm/world.h"
 
-/// NemotronH weights in Hugging Face directories. In memory a tensor has its canonical name (see
-/// tensor_specs: "backbone." prefix, experts stacked); files may say "model." or nothing for "backbone.",
+/// Weights in Hugging Face directories. In memory a tensor has its canonical name (see tensor_specs:
+/// "backbone." prefix, experts stacked); files may say "model." or nothing for "backbone.",
 /// "embedding.weight" for "embeddings.weight", and hold one tensor for each expert
 /// ("...mixer.experts.3.up_proj.weight") or the stack ("...mixer.experts.up_proj"). One model may mix both
-/// forms. In front there may be the prefixes of data/hf/language_part.h, of which those of wrappers are not written again.
+/// forms. In front there may be the prefixes of data/hf/language_part.h, of which those of wrappers are not
+/// written again.
 namespace nemocube {
 
 struct NamedTensor {
@@ -32,6 +33,7 @@ struct NamedTensor {
   bool counts = true;  ///< false: other ranks have the same elements and save them
   /// Elements of `value` that other ranks save, ascending; usually none.
   std::vector<Range> counted_elsewhere = {};
+  bool keep_f32 = false;  ///< f32 in files of bf16 (TensorSpec::keep_f32)
   const Shape& global_shape() const { return shard ? shard->global_shape() : value.shape(); }
 };
 
@@ -64,12 +66,13 @@ struct WeightFiles {
       other_files;  ///< config.json, tokenizer files and the like: contents by name, with a folder or without
 };
 
-/// An opened model directory. Only headers are read at first; a rank that needs a slice reads little more than that
-/// slice. Weights that the directory leaves to another one (data/hf/frozen_weights.h) are those of the other.
+/// An opened model directory. Only headers are read at first; a rank that needs a slice reads little more
+/// than that slice. Weights that the directory leaves to another one (data/hf/frozen_weights.h) are those of
+/// the other.
 class HfWeights {
  public:
   /// Throws Error when the files contradict each other or hold one tensor under two names.
-  explicit HfWeights(const std::filesystem::path& directory);
+  HfWeights(const std::filesystem::path& directory);  // NOLINT(google-explicit-constructor)
 
   /// Throws one Error that lists the tensors that are missing, unexpected ("mtp." tensors never are), or of a
   /// wrong shape or no floating dtype: for each kind the number and the first ten. `wanted` gives the shapes
@@ -82,10 +85,12 @@ class HfWeights {
   /// Where the tensor is stored: one place, or one for each expert, in order, when the files separate
   /// experts.
   std::vector<StoredIn> stored(std::string_view name) const;
-  /// The same as parts of the canonical tensor, which has this shape. Error where the files hold other experts.
+  /// The same as parts of the canonical tensor, which has this shape. Error where the files hold other
+  /// experts.
   std::vector<StoredPart> parts(std::string_view name, const Shape& shape) const;
-  /// Copies from the files into each `value` that is not meta, converting to its floating dtype. The ranks of `node` call
-  /// together, with the same names, and read each byte once (data/safetensors/part_reader.h); null: one rank.
+  /// Copies from the files into each `value` that is not meta, converting to its floating dtype. The ranks of
+  /// `node` call together, with the same names, and read each byte once (data/safetensors/part_reader.h);
+  /// null: one rank.
   BytesRead read(std::span<const NamedTensor> into, Communicator* node = nullptr,
                  const OnBytes& on_bytes = {}) const;
   /// The form of the tensors named in `loaded`; other "mtp." tensors and those of other parts are carried.
@@ -103,21 +108,22 @@ class HfWeights {
   std::vector<StoredIn> other_parts_;
 };
 
-/// Opens a directory, checks it against `into`, reads every tensor of `into` that is not meta, and returns
-/// the form of the directory. Of several ranks those of one node read each byte once; all ranks of the world call together.
-WeightFiles load_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> into,
+/// Checks a directory against `into`, reads every tensor of `into` that is not meta, and returns the form of
+/// the directory. Of several ranks those of one node read each byte once; all ranks of the world call
+/// together.
+WeightFiles load_hf_weights(const HfWeights& weights, std::span<const NamedTensor> into,
                             World* world = nullptr, const OnBytes& on_bytes = {});
 
 /// The form for a model that did not come from files: "backbone." names, one tensor for each expert, one
-/// file, and a config.json. The dtype is config.dtype (f32 when unset), and f32 for keep_f32 tensors. Tensors
-/// of multi-token prediction are included where they are trained.
-WeightFiles default_weight_files(const NemotronHConfig& config);
+/// file, and a config.json. The dtype is that of the config (f32 when unset), and f32 for keep_f32 tensors.
+/// Tensors of multi-token prediction are included where they are trained.
+WeightFiles default_weight_files(const ModelSetup& setup);
 /// The files beside the weights that travel with a model: config.json, generation_config.json, tokenizer and
-/// chat template files (also additional_chat_templates/NAME.jinja), remote code. A link may lead to a file in the
-/// directory or, in a Hugging Face cache,
-/// to a file in its `blobs`. Links to other places are left out, with a warning that names them; otherwise a
-/// downloaded model directory could make us copy private files. Only config.json and tokenizer.json may be
-/// links to any place, because their contents are checked. Throws Error for a FIFO, socket or device of such a name.
+/// chat template files (also additional_chat_templates/NAME.jinja), remote code. A link may lead to a file in
+/// the directory or, in a Hugging Face cache, to a file in its `blobs`. Links to other places are left out,
+/// with a warning that names them; otherwise a downloaded model directory could make us copy private files.
+/// Only config.json and tokenizer.json may be links to any place, because their contents are checked. Throws
+/// Error for a FIFO, socket or device of such a name.
 std::map<std::string, std::string> read_companion_files(const std::filesystem::path& directory);
 
 /// The given tensors under their names in the files, in the same order. Stacked experts become one view for
@@ -143,8 +149,8 @@ struct SaveOptions {
 /// so nothing is ever overwritten. Returns the sum of each file, by file name.
 ///
 /// The ranks of `group` write one directory, which all must see: all call this function with the same files,
-/// options and names, and each with the elements that it holds. The `value` of a tensor then has the elements of
-/// NamedTensor::shard, or is meta; every element counts on exactly one rank (NamedTensor::counts,
+/// options and names, and each with the elements that it holds. The `value` of a tensor then has the elements
+/// of NamedTensor::shard, or is meta; every element counts on exactly one rank (NamedTensor::counts,
 /// counted_elsewhere). The bytes are those that one rank would write. Where one rank fails, all throw
 /// (parallel/comm/together.h).
 FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
@@ -155,15 +161,16 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
 struct WeightChange {
   std::function<bool(std::string_view name)>
       changes;  ///< whether it changes the tensor of this canonical name
-  /// Changes the tensor, or the slice of one expert (-1: all of it), in f32 (f64 for tensors stored in f64), in place.
+  /// Changes the tensor, or the slice of one expert (-1: all of it), in f32 (f64 for tensors stored in f64),
+  /// in place.
   std::function<void(const std::string& name, std::int64_t expert, const Tensor& values)> apply;
   /// Changes the files beside the weights (WeightFiles::other_files).
   std::function<void(std::map<std::string, std::string>& files)> companions = {};
 };
 
-/// Copies the model directory `from` to `to` like save_hf_weights, a piece of a tensor at a time. Without options.dtype
-/// every tensor keeps its bits (F16, which is never written, becomes F32). Tensors that `change` changes are held whole, one at
-/// a time, and are rounded once.
+/// Copies the model directory `from` to `to` like save_hf_weights, a piece of a tensor at a time. Without
+/// options.dtype every tensor keeps its bits (F16, which is never written, becomes F32). Tensors that
+/// `change` changes are held whole, one at a time, and are rounded once.
 void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,
                    const SaveOptions& options = {}, const WeightChange& change = {});
 

@@ -14,10 +14,12 @@ using namespace nemocube::testing;
 namespace {
 namespace fs = std::filesystem;
 
-std::vector<NamedTensor> empty_model(const NemotronHConfig& config) {
+std::vector<NamedTensor> empty_model(const ModelConfig& config) {
   std::vector<NamedTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(config))
-    tensors.push_back({spec.name, Tensor::zeros(spec.shape, DType::f32, Device::cpu)});
+    tensors.push_back({.name = spec.name,
+                       .value = Tensor::zeros(spec.shape, DType::f32, Device::cpu),
+                       .keep_f32 = spec.keep_f32});
   return tensors;
 }
 

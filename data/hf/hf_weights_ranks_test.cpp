@@ -12,10 +12,12 @@ namespace {
 
 Communicator* world() { return &test_world().communicator(); }
 
-std::vector<NamedTensor> whole_model(const NemotronHConfig& config) {
+std::vector<NamedTensor> whole_model(const ModelConfig& config) {
   std::vector<NamedTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(config)) {
-    tensors.push_back({spec.name, Tensor::zeros(spec.shape, DType::f32, Device::cpu)});
+    tensors.push_back({.name = spec.name,
+                       .value = Tensor::zeros(spec.shape, DType::f32, Device::cpu),
+                       .keep_f32 = spec.keep_f32});
     fill_normal(tensors.back().value, RandomStream(3, spec.name), 0, 1);
   }
   return tensors;
@@ -27,7 +29,8 @@ NamedTensor part_of(const NamedTensor& whole, const Shard& shard, bool counts) {
   shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
     part.narrow(0, local, count).copy_from(all.narrow(0, global, count));
   });
-  return {whole.name, shard.flat_range() ? part : part.reshape(shard.shape()), shard, counts};
+  return {whole.name,    shard.flat_range() ? part : part.reshape(shard.shape()), shard, counts, {},
+          whole.keep_f32};
 }
 
 Range share(std::int64_t count) {
@@ -38,7 +41,7 @@ Range share(std::int64_t count) {
 }  // namespace
 
 TEST_CASE("hf weights of ranks: parts, cuts, copies and stages of a model give the directory of one rank") {
-  const NemotronHConfig config = tiny_config("ME*-");
+  const ModelConfig config = tiny_config("ME*-");
   const std::vector<NamedTensor> whole = whole_model(config);
   WeightFiles files = default_weight_files(config);
   files.other_files["tokenizer.json"] = "{}";
@@ -54,7 +57,8 @@ TEST_CASE("hf weights of ranks: parts, cuts, copies and stages of a model give t
     flat.push_back(part_of(t, shard.flat(share(t.value.numel())), true));
     const int dim = t.value.ndim() - 1;
     columns.push_back(part_of(t, shard.cut(dim, share(t.value.dim(dim))), true));
-    copies.push_back({t.name, t.value, shard, test_world().rank() == test_world().size() - 1});
+    copies.push_back(
+        {t.name, t.value, shard, test_world().rank() == test_world().size() - 1, {}, t.keep_f32});
     // A flat part of all but the first element, of which this rank saves its share.
     const std::int64_t edge = test_world().rank() > 0;
     const Range own = share(t.value.numel()), kept{std::min(edge, own.begin), t.value.numel()};
@@ -63,7 +67,10 @@ TEST_CASE("hf weights of ranks: parts, cuts, copies and stages of a model give t
       if (other.begin < other.end)
         shared.back().counted_elsewhere.push_back({other.begin - kept.begin, other.end - kept.begin});
     const bool here = std::ssize(stages) % test_world().size() == test_world().rank();
-    stages.push_back(here ? t : NamedTensor{t.name, Tensor::meta(t.value.shape(), DType::f32)});
+    stages.push_back(here ? t
+                          : NamedTensor{.name = t.name,
+                                        .value = Tensor::meta(t.value.shape(), DType::f32),
+                                        .keep_f32 = t.keep_f32});
   }
   for (const SaveOptions& options : {SaveOptions{}, half, small}) {
     std::map<std::string, std::string> want;

@@ -10,10 +10,11 @@
 
 namespace nemocube {
 
-WeightFiles default_weight_files(const NemotronHConfig& config) {
+WeightFiles default_weight_files(const ModelSetup& setup) {
+  const ModelConfig& config = setup.config;
   WeightFiles files;
   const DType dtype = config.dtype.value_or(DType::f32);
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(setup)) {
     const std::string stored(stored_name(spec.keep_f32 && dtype == DType::bf16 ? DType::f32 : dtype));
     WeightForm form{spec.experts, {}};
     if (spec.experts)
@@ -23,9 +24,9 @@ WeightFiles default_weight_files(const NemotronHConfig& config) {
       form.parts.push_back({spec.name, stored, single_file_name});
     files.tensors.emplace(spec.name, std::move(form));
   }
-  NemotronHConfig written = config;
+  ModelConfig written = config;
   written.dtype = dtype;
-  if (config.mtp.depths == 0) written.num_nextn_predict_layers = 0;
+  if (setup.choices.mtp.depths == 0) written.num_nextn_predict_layers = 0;
   files.other_files["config.json"] = make_hf_config(written).text;
   return files;
 }
@@ -79,9 +80,8 @@ std::vector<TensorPiece> pieces_of(const NamedTensor& tensor, Range part, DType 
   return pieces;
 }
 
-DType stored_dtype(const WeightPart& part, const SaveOptions& options) {
-  if (options.dtype)
-    return *options.dtype == DType::bf16 && keeps_f32(part.name) ? DType::f32 : *options.dtype;
+DType stored_dtype(const WeightPart& part, bool keep_f32, const SaveOptions& options) {
+  if (options.dtype) return *options.dtype == DType::bf16 && keep_f32 ? DType::f32 : *options.dtype;
   return part.dtype == "F16" ? DType::f32 : dtype_of_stored(part.dtype).value();
 }
 
@@ -224,7 +224,7 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
   return write_directory(directory, tensors, files, options, group,
                          [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
                            const WeightPart& part = form.parts[i];
-                           const DType dtype = stored_dtype(part, options);
+                           const DType dtype = stored_dtype(part, tensor.keep_f32, options);
                            const Shape shape = part_shape(tensor, form);
                            const std::int64_t size = shape.numel(),
                                               first = static_cast<std::int64_t>(i) * size;
@@ -238,13 +238,15 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
 void copy_hf_model(const std::filesystem::path& from, const std::filesystem::path& to,
                    const SaveOptions& options, const WeightChange& change) {
   std::vector<NamedTensor> tensors;
-  const NemotronHConfig config = read_hf_config(from);
+  const ModelConfig config = read_hf_config(from);
   const HfWeights weights(from);
-  for (const TensorSpec& spec : tensor_specs(config))
-    tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
-  for (const TensorSpec& spec : mtp_tensor_specs(config))  // others are carried
-    if (change.changes && change.changes(spec.name) && weights.has(spec.name))
-      tensors.push_back({spec.name, Tensor::meta(spec.shape, DType::f32)});
+  const auto add = [&](const TensorSpec& spec) {
+    tensors.push_back(
+        {.name = spec.name, .value = Tensor::meta(spec.shape, DType::f32), .keep_f32 = spec.keep_f32});
+  };
+  for (const TensorSpec& spec : tensor_specs(ModelSetup(config))) add(spec);
+  for (const TensorSpec& spec : mtp_tensor_specs(ModelSetup(config)))  // others are carried
+    if (change.changes && change.changes(spec.name) && weights.has(spec.name)) add(spec);
   weights.check(tensors);
   WeightFiles files = weights.files(tensors);
   if (change.companions) change.companions(files.other_files);
@@ -253,7 +255,7 @@ void copy_hf_model(const std::filesystem::path& from, const std::filesystem::pat
       [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
         const WeightPart& part = form.parts[i];
         const StoredIn stored = weights.stored(tensor.name)[i];
-        const DType dtype = stored_dtype(part, options);
+        const DType dtype = stored_dtype(part, tensor.keep_f32, options);
         const std::int64_t elements = part_shape(tensor, form).numel();
         std::function<void(const ByteSink&)> convert = [stored, elements, dtype](const ByteSink& sink) {
           copy_converted(stored, elements, dtype, sink);

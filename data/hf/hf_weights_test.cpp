@@ -20,17 +20,18 @@ using namespace nemocube::testing;
 namespace {
 namespace fs = std::filesystem;
 
-NemotronHConfig small() { return small_test_config("ME*-"); }
+ModelConfig small() { return small_test_config("ME*-"); }
 
-std::vector<NamedTensor> empty_model(const NemotronHConfig& config, DType dtype = DType::f32) {
+std::vector<NamedTensor> empty_model(const ModelConfig& config, DType dtype = DType::f32) {
   std::vector<NamedTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(config))
-    tensors.push_back(
-        {spec.name, Tensor::zeros(spec.shape, spec.keep_f32 ? DType::f32 : dtype, Device::cpu)});
+    tensors.push_back({.name = spec.name,
+                       .value = Tensor::zeros(spec.shape, spec.keep_f32 ? DType::f32 : dtype, Device::cpu),
+                       .keep_f32 = spec.keep_f32});
   return tensors;
 }
 
-std::vector<NamedTensor> random_model(const NemotronHConfig& config) {
+std::vector<NamedTensor> random_model(const ModelConfig& config) {
   std::vector<NamedTensor> tensors = empty_model(config);
   for (const NamedTensor& t : tensors) fill_normal(t.value, RandomStream(3, t.name), 0, 1);
   return tensors;
@@ -47,7 +48,7 @@ void check_same(const std::vector<NamedTensor>& got, const std::vector<NamedTens
 
 /// A directory with `model` under its names in files of the default form, passed through `change`.
 template <class Change>
-void write_model(const fs::path& dir, const std::vector<NamedTensor>& model, const NemotronHConfig& config,
+void write_model(const fs::path& dir, const std::vector<NamedTensor>& model, const ModelConfig& config,
                  Change&& change) {
   fs::create_directories(dir);
   std::vector<NamedTensor> named = to_file_names(model, default_weight_files(config));
@@ -64,6 +65,20 @@ auto& find(Tensors& tensors, const std::string& name) {
   return *found;
 }
 }  // namespace
+
+TEST_CASE("hf weights: a model with a tied head has no tensor of the head") {
+  const TestDir dir;
+  ModelConfig config = small();
+  config.tie_word_embeddings = true;
+  const std::vector<NamedTensor> model = random_model(config);
+  save_hf_weights(dir / "m", model, default_weight_files(config));
+  const HfWeights weights(dir / "m");
+  CHECK(weights.has("backbone.embeddings.weight"));
+  CHECK_FALSE(weights.has("lm_head.weight"));
+  const std::vector<NamedTensor> back = empty_model(config);
+  load_hf_weights(weights, back);
+  check_same(back, model);
+}
 
 TEST_CASE("hf weights: names") {
   const auto canonical = [](const char* name) {
@@ -161,13 +176,13 @@ TEST_CASE("hf weights: names with prefixes of wrappers, and of language models a
 
 TEST_CASE("hf weights: a model from scratch comes back") {
   const TestDir dir;
-  NemotronHConfig config = small();
+  ModelConfig config = small();
   config.num_nextn_predict_layers = 1;
   const std::vector<NamedTensor> model = random_model(config);
   const WeightFiles files = default_weight_files(config);
   save_hf_weights(dir / "new/", model, files);
   CHECK(names_in(dir / "new") == std::vector<std::string>{"config.json", "model.safetensors"});
-  const NemotronHConfig written = read_hf_config(dir / "new");
+  const ModelConfig written = read_hf_config(dir / "new");
   CHECK(written.num_nextn_predict_layers == 0);
   CHECK(written.dtype == DType::f32);
   const std::vector<NamedTensor> back = empty_model(written);
@@ -182,7 +197,7 @@ TEST_CASE("hf weights: a model from scratch comes back") {
 
 TEST_CASE("hf weights: saving, loading and copying tell how far they are, in bytes of the tensors") {
   const TestDir dir;
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   const std::vector<NamedTensor> model = random_model(config);
   std::int64_t bytes = 0;
   for (const NamedTensor& t : model) bytes += t.value.bytes();
@@ -210,7 +225,7 @@ TEST_CASE("hf weights: saving, loading and copying tell how far they are, in byt
 }
 
 TEST_CASE("hf weights: names and forms of every kind are accepted") {
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   const std::vector<NamedTensor> model = random_model(config);
   const TestDir dir;
   write_model(dir / "m", model, config, [&](std::vector<NamedTensor>& named) {
@@ -273,7 +288,7 @@ TEST_CASE("hf weights: names and forms of every kind are accepted") {
 }
 
 TEST_CASE("hf weights: a directory is copied with every bit, or rounded tensor by tensor") {
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   const std::vector<NamedTensor> model = random_model(config);
   const TestDir dir;
   write_model(dir / "m", model, config, [&](std::vector<NamedTensor>& named) {
@@ -378,7 +393,7 @@ TEST_CASE("hf weights: further chat templates travel with a model, and links to 
   CHECK(read_companion_files(dir / "other").empty());
   set_log_level(LogLevel::info);
 
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   WeightFiles files = default_weight_files(config);
   files.other_files.insert(found.begin(), found.end());
   const FileSums sums = save_hf_weights(dir / "saved", random_model(config), files);
@@ -392,7 +407,7 @@ TEST_CASE("hf weights: further chat templates travel with a model, and links to 
 }
 
 TEST_CASE("hf weights: f16 is read and becomes f32 when saved") {
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   const TestDir dir;
   std::vector<TensorSource> sources;
   const std::uint16_t half = 0x3e00;  // 1.5
@@ -418,7 +433,7 @@ TEST_CASE("hf weights: f16 is read and becomes f32 when saved") {
 }
 
 TEST_CASE("hf weights: what does not fit is listed by name") {
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   const std::vector<NamedTensor> model = random_model(config), into = empty_model(config);
   const TestDir dir;
   write_model(dir / "m", model, config, [](std::vector<NamedTensor>& named) {
@@ -469,7 +484,7 @@ TEST_CASE("hf weights: what does not fit is listed by name") {
 }
 
 TEST_CASE("hf weights: multi-token prediction travels bit for bit") {
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   const std::vector<NamedTensor> model = random_model(config);
   const TestDir dir;
   fs::create_directory(dir / "m");
@@ -537,7 +552,7 @@ TEST_CASE("hf weights: multi-token prediction travels bit for bit") {
 }
 
 TEST_CASE("hf weights: saving never overwrites and leaves nothing half done") {
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   const std::vector<NamedTensor> model = random_model(config);
   const WeightFiles files = default_weight_files(config);
   const TestDir dir;
@@ -562,7 +577,7 @@ TEST_CASE("hf weights: saving never overwrites and leaves nothing half done") {
 }
 
 TEST_CASE("hf weights: a damaged model file is refused or gives the same weights") {
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   const std::vector<NamedTensor> model = random_model(config), back = empty_model(config);
   const TestDir dir;
   save_hf_weights(dir / "m", model, default_weight_files(config));

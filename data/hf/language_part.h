@@ -8,26 +8,25 @@
 #include "data/json/json.h"
 #include "data/safetensors/reader.h"
 
-/// Models of several parts (Nemotron Nano Omni, Nano VL): the config.json of the whole has that of its NemotronH language model
-/// under `llm_config`, `text_config` or `language_config`.
+/// Models of several parts (Nemotron Nano Omni, Nano VL): the config.json of the whole has that of its
+/// language model under `llm_config`, `text_config` or `language_config`.
 namespace nemocube {
 
-/// The language model's config in that of a model of several parts; nothing where config.json is no such model, or the part
-/// is no NemotronH model by its model_type or architecture.
+/// The language model's config in that of a model of several parts; nothing where config.json is no such
+/// model, or the part is no model of a known family (data/hf/families).
 std::optional<JsonView> language_part(const JsonView& config);
 
-/// Whether the config says by model_type or architecture that it is a NemotronH language model.
-bool is_nemotron_h(const JsonView& config);
-
-/// The name of a tensor without what PyTorch's wrappers of modules add to it: "module." in front (DataParallel), and "_orig_mod."
-/// (torch.compile), "_fsdp_wrapped_module." and "_checkpoint_wrapped_module." anywhere.
+/// The name of a tensor without what PyTorch's wrappers of modules add to it: "module." in front
+/// (DataParallel), and "_orig_mod." (torch.compile), "_fsdp_wrapped_module." and
+/// "_checkpoint_wrapped_module." anywhere.
 std::string without_wrappers(std::string_view name_in_file);
 
-/// The same without what says that a tensor belongs to the language model: "language_model." or "model.language_model.".
+/// The same without what says that a tensor belongs to the language model: "language_model." or
+/// "model.language_model.".
 std::string without_language_prefix(std::string_view name_in_file);
 
-/// Tells by name in a file which of a directory's tensors are the language model's. In a model of several parts these are, in the
-/// three forms that are written:
+/// Tells by name in a file which of a directory's tensors are the language model's. In a model of several
+/// parts these are, in the three forms that are written:
 /// - the names that begin with "language_model.";
 /// - those that begin with "model.language_model.", and the head and multi-token prediction beside them ("lm_head.", "mtp.");
 /// - flat, the names that a language model has alone ("backbone.layers.0..", "lm_head.weight").

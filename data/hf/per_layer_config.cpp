@@ -3,7 +3,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
-#include "data/hf/hf_config_keys.h"
+#include "data/hf/config_keys.h"
 #include "data/hf/hf_config_refused.h"
 
 namespace nemocube {
@@ -52,15 +52,15 @@ void check_key(const std::string& key, const JsonView& value, const JsonView& ob
   if (!differs(key, given, object.value()) || (key == "skip" && given.is_array() && given.empty())) return;
   if (!is_block_key(key))
     value.refuse(cat(of_whole(key, object), ", since blocks that differ in this key are not supported"));
-  if (given.is_null() && key != "moe_latent_size") value.refuse("a value");
+  if (given.is_null() && !is_nullable_block_key(key)) value.refuse("a value");
 }
 
 /// The common config with the keys of the layer.
 BlockConfig with_keys_of(const JsonView& layer, const JsonView& object, const BlockConfig& common) {
   for (const auto& item : layer.value().items()) check_key(item.key(), layer.member(item.key()), object);
   BlockConfig own = common;
-  if (layer.has_null("moe_latent_size")) own.moe_latent_size = 0;
-  read_block_keys(own, layer);
+  ReadKeys keys(layer);
+  own.visit(keys);
   return own;
 }
 
@@ -74,7 +74,7 @@ void refuse_mtp_differences(const JsonView& object) {
 
 }  // namespace
 
-void read_per_layer_config(NemotronHConfig& config, const JsonView& object) {
+void read_per_layer_config(ModelConfig& config, const JsonView& object) {
   for (const auto& [number, keys] : layers_of(object, "per_layer_config")) {
     const BlockConfig own = with_keys_of(keys, object, config.common());
     if (own == config.common()) continue;
@@ -85,7 +85,7 @@ void read_per_layer_config(NemotronHConfig& config, const JsonView& object) {
   refuse_mtp_differences(object);
 }
 
-void write_per_layer_config(const NemotronHConfig& config, Json& to) {
+void write_per_layer_config(const ModelConfig& config, Json& to) {
   if (config.own_configs.empty()) return;
   // With as many digits for each block, keys that readers sort stay in order.
   const std::size_t digits = std::to_string(config.own_configs.rbegin()->first).size();

@@ -76,18 +76,19 @@ void add_quantized(std::vector<StoredBlob>& blobs, const NamedTensor& tensor) {
   blobs.push_back(number(tensor.name + "_scale_2", scale_2));
 }
 
-NemotronHConfig small() {
-  NemotronHConfig config = tiny_config("ME*-");
-  config.moe_intermediate_size = 18;  // NVFP4 codes are pairs of columns
+ModelConfig small() {
+  ModelConfig config = tiny_config("ME*-");
+  config.moe.intermediate_size = 18;  // NVFP4 codes are pairs of columns
   config.dtype = DType::bf16;
   return config;
 }
 
-std::vector<NamedTensor> empty_model(const NemotronHConfig& config, DType dtype) {
+std::vector<NamedTensor> empty_model(const ModelConfig& config, DType dtype) {
   std::vector<NamedTensor> tensors;
   for (const TensorSpec& spec : tensor_specs(config))
-    tensors.push_back(
-        {spec.name, Tensor::zeros(spec.shape, spec.keep_f32 ? DType::f32 : dtype, Device::cpu)});
+    tensors.push_back({.name = spec.name,
+                       .value = Tensor::zeros(spec.shape, spec.keep_f32 ? DType::f32 : dtype, Device::cpu),
+                       .keep_f32 = spec.keep_f32});
   return tensors;
 }
 
@@ -96,7 +97,7 @@ bool is_projection(const std::string& name) { return name.ends_with("_proj.weigh
 /// Writes a directory whose projections are quantized; returns the values of the model in f32. Names begin with `prefix`.
 std::vector<NamedTensor> write_quantized(const fs::path& dir, const Json& more_config,
                                          const std::string& prefix = "", std::vector<StoredBlob> blobs = {}) {
-  const NemotronHConfig config = small();
+  const ModelConfig config = small();
   std::vector<NamedTensor> model = empty_model(config, DType::f32);
   for (const NamedTensor& t : model) fill_normal(t.value, RandomStream(3, t.name), 0, 1);
   const WeightFiles files = default_weight_files(config);
@@ -105,8 +106,8 @@ std::vector<NamedTensor> write_quantized(const fs::path& dir, const Json& more_c
     if (is_projection(t.name)) {
       add_quantized(own, t);
     } else {
-      if (!keeps_f32(t.name)) t.value.copy_from(t.value.to(DType::bf16));  // the model's are rounded as well
-      own.push_back(blob_of(t.name, keeps_f32(t.name) ? t.value : t.value.to(DType::bf16)));
+      if (!t.keep_f32) t.value.copy_from(t.value.to(DType::bf16));  // the model's are rounded as well
+      own.push_back(blob_of(t.name, t.keep_f32 ? t.value : t.value.to(DType::bf16)));
     }
   own.push_back(number("backbone.layers.2.mixer.k_proj.k_scale", 1));
   for (StoredBlob& blob : own) blob.name = prefix + blob.name, blobs.push_back(blob);
@@ -248,7 +249,7 @@ TEST_CASE("quantized weights: the language part of a model of several parts") {
   const StoredBlob scale = number(quantized.name + "_scale", 0.5);
   const std::vector<NamedTensor> want = write_quantized(dir / "omni", mixed(), "language_model.",
                                                         {vision, projector, bias, packed, quantized, scale});
-  const NemotronHConfig config = read_hf_config(dir / "omni");
+  const ModelConfig config = read_hf_config(dir / "omni");
   CHECK(config.blocks == small().blocks);
   CHECK(config.dtype == DType::bf16);
   const std::vector<NamedTensor> model = empty_model(config, DType::bf16);

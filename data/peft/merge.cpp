@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "model/tensor_spec.h"
+#include "data/peft/peft_names.h"
 #include "ops/matmul/matmul.h"
 
 namespace nemocube {
@@ -16,8 +16,8 @@ class Factors {
   void load(const std::string& module, DType dtype) {
     if (module == module_ && a.dtype() == dtype) return;
     module_ = module;
-    a = adapter_.tensor(module + ".lora_A.weight").to(dtype);
-    b = adapter_.tensor(module + ".lora_B.weight").to(dtype);
+    a = adapter_.tensor(factor_name(module, 'A')).to(dtype);
+    b = adapter_.tensor(factor_name(module, 'B')).to(dtype);
   }
   Tensor a, b;
 
@@ -41,13 +41,13 @@ void add_product(const Tensor& weight, const Tensor& a, const Tensor& b, double 
 }  // namespace
 
 WeightChange merge_of(const PeftDirectory& adapter) {
-  const auto& modules = adapter.adapters().modules;
   const auto factors = std::make_shared<Factors>(adapter);
-  return {.changes = [&modules](std::string_view name) { return modules.contains(module_of_weight(name)); },
+  return {.changes =
+              [&adapter](std::string_view name) { return adapter.find(module_of_weight(name)) != nullptr; },
           .apply =
-              [&modules, factors](const std::string& name, std::int64_t expert, const Tensor& values) {
+              [&adapter, factors](const std::string& name, std::int64_t expert, const Tensor& values) {
                 const std::string module(module_of_weight(name));
-                const double scale = modules.at(module).scale();
+                const double scale = adapter.find(module)->scale();
                 factors->load(module, values.dtype());
                 if (expert >= 0)
                   return add_product(values, factors->a.select(expert), factors->b.select(expert), scale);

@@ -53,22 +53,27 @@ Tensor read_factor(const SafetensorsFile& file, const StoredAdapter& adapter, ch
 }
 }  // namespace
 
-PeftDirectory::PeftDirectory(const std::filesystem::path& directory, const NemotronHConfig& config) {
+PeftDirectory::PeftDirectory(const std::filesystem::path& directory, const ModelSetup& setup) {
   std::error_code error;
   require(std::filesystem::is_directory(directory, error), directory.string(),
           ": want a directory with an adapter (", peft_config_name, ", ", peft_tensors_name, ")");
   const PeftConfig peft = read_peft_config(directory);
   file_ = open_tensors(directory);
-  stored_ = find_adapters(*file_, peft, config);
+  stored_ = find_adapters(*file_, peft, setup);
   base_model_ = peft.base_model_name_or_path;
   adapters_.dropout = peft.dropout;
   adapters_.dropout_position = peft.dropout_position;
   adapters_.initialisation = peft.initialisation;
   for (const auto& [name, adapter] : stored_) {
-    adapters_.modules.emplace(name, adapter.module);
+    adapters_.modules.emplace(setup.config.names->find(name).value(), adapter.module);
     for (const StoredPair& pair : adapter.pairs)
       if (pair.a->dtype != "BF16" || pair.b->dtype != "BF16") adapters_.f32 = true;
   }
+}
+
+const LoraModule* PeftDirectory::find(std::string_view module) const {
+  const auto found = stored_.find(module);
+  return found == stored_.end() ? nullptr : &found->second.module;
 }
 
 std::vector<std::string> PeftDirectory::tensor_names() const {

@@ -21,12 +21,14 @@ class PeftDirectory {
  public:
   /// Throws Error naming file and key where the files are damaged, ask for what LoraAdapters cannot say (read_peft_config()),
   /// or do not fit the model (find_adapters()).
-  PeftDirectory(const std::filesystem::path& directory, const NemotronHConfig& config);
+  PeftDirectory(const std::filesystem::path& directory, const ModelSetup& setup);
 
   /// `f32` is true unless all tensors are BF16. The dropout is AutoModel's where its file has one, else PEFT's lora_dropout.
   const LoraAdapters& adapters() const { return adapters_; }
   const std::optional<std::string>& base_model_name_or_path() const { return base_model_; }
-  /// Canonical: lora_A.weight and lora_B.weight of each module, by module.
+  const LoraModule* find(
+      std::string_view module) const;  ///< by the text of its name; null where it has no adapter
+  /// By text: lora_A.weight and lora_B.weight of each module, by module.
   std::vector<std::string> tensor_names() const;
   /// One of them: [r, in] or [out, r], of a stack of experts [experts, r, in] or [experts, out, r]; in host memory, in the dtype
   /// of the file (F16 becomes f32). Error where the file cannot be read, std::logic_error for other names.

@@ -43,8 +43,8 @@ class AdapterDir {
   }
   fs::path operator/(const char* name) const { return dir_ / name; }
   const fs::path& path() const { return dir_.path(); }
-  PeftDirectory open(const NemotronHConfig& config = adapter_test_config()) const { return {path(), config}; }
-  std::string refusal(const NemotronHConfig& config = adapter_test_config()) const {
+  PeftDirectory open(const ModelConfig& config = adapter_test_config()) const { return {path(), config}; }
+  std::string refusal(const ModelConfig& config = adapter_test_config()) const {
     return message_of([&] { open(config); });
   }
 
@@ -80,7 +80,7 @@ TEST_CASE("peft directory: names of modules") {
                                            {cat(prefix, ".mixer.q_proj.lora_B.weight"), {8, 4}, DType::bf16}})
                                    .open();
     REQUIRE(peft.adapters().modules.size() == 1);
-    CHECK(peft.adapters().modules.at("backbone.layers.2.mixer.q_proj") == LoraModule{4, 8, false});
+    CHECK(peft.adapters().modules.at(named("backbone.layers.2.mixer.q_proj")) == LoraModule{4, 8, false});
     CHECK(peft.adapters().f32);
     CHECK(peft.tensor_names() == std::vector<std::string>{"backbone.layers.2.mixer.q_proj.lora_A.weight",
                                                           "backbone.layers.2.mixer.q_proj.lora_B.weight"});
@@ -94,8 +94,8 @@ TEST_CASE("peft directory: names of modules") {
 }
 
 TEST_CASE("peft directory: every linear layer can have an adapter, other tensors cannot") {
-  NemotronHConfig config = adapter_test_config();
-  config.moe_latent_size = 5;
+  ModelConfig config = adapter_test_config();
+  config.moe.latent_size = 5;
   std::vector<std::string> names;
   for (const auto& [name, weight] : adaptable_weights(config))
     if (!name.starts_with("backbone.layers.4")) names.push_back(name);
@@ -123,9 +123,9 @@ TEST_CASE("peft directory: ranks, alphas and dtypes") {
                     "use_rslora": true, "lora_dropout": 0.5, "base_model_name_or_path": "a/b")")
           .open();
   const LoraAdapters& adapters = peft.adapters();
-  CHECK(adapters.modules.at("backbone.layers.2.mixer.q_proj") == LoraModule{3, 8, true});
-  CHECK(adapters.modules.at("backbone.layers.0.mixer.in_proj") == LoraModule{2, 8, true});
-  CHECK(adapters.modules.at("lm_head") == LoraModule{4, 1.5, true});
+  CHECK(adapters.modules.at(named("backbone.layers.2.mixer.q_proj")) == LoraModule{3, 8, true});
+  CHECK(adapters.modules.at(named("backbone.layers.0.mixer.in_proj")) == LoraModule{2, 8, true});
+  CHECK(adapters.modules.at(named("lm_head")) == LoraModule{4, 1.5, true});
   CHECK(adapters.dropout == 0.5);
   CHECK(adapters.dropout_position == DropoutPosition::pre);
   CHECK(adapters.initialisation == LoraInitialisation::kaiming);
@@ -184,7 +184,7 @@ TEST_CASE("peft directory: which stack of experts a pair adapts, and how it lies
     const PeftDirectory peft = AdapterDir(entries, members).open(adapter_test_config(inner_width));
     for (const auto& [name, module] : peft.adapters().modules) {
       CHECK(module.rank == 4);
-      names.push_back(name);
+      names.push_back(usual_names.text(name));
     }
     return names;
   };
@@ -282,7 +282,7 @@ TEST_CASE("peft directory: a stack of experts under its own name") {
   CHECK(dir.open().adapters().modules.size() == 2);
   write_safetensors(dir / "adapter_model.safetensors", std::move(sources));
   const PeftDirectory peft = dir.open();
-  CHECK(peft.adapters().modules.at(up_stack) == LoraModule{4, 8, false});
+  CHECK(peft.adapters().modules.at(named(up_stack)) == LoraModule{4, 8, false});
   CHECK_BITS(peft.tensor(up_stack + ".lora_A.weight"), Tensor::from(values, {3, 4, 8}));
   CHECK(peft.tensor(up_stack + ".lora_B.weight").shape() == Shape{3, 6, 4});
   check_refused(stack("up_proj", {3, 4, 6}, {3, 8, 4}), "want [3, r, 8] and [3, 6, r]");
@@ -340,7 +340,7 @@ TEST_CASE("peft directory: names as they are in memory, of wrappers and of the l
                     {"_orig_mod.base_model.model.layers.2.mixer.q_proj.lora_B.weight", {8, 4}}})
             .open()
             .adapters()
-            .modules.contains("backbone.layers.2.mixer.q_proj"));
+            .modules.contains(named("backbone.layers.2.mixer.q_proj")));
   check_refused(query() + Entries{{q_path + ".lora_A.other.weight", {4, 8}}},
                 "are the same one under two names");
   check_refused(query() + Entries{{q_path + ".lora_A.a.b.weight", {4, 8}}},
@@ -370,7 +370,7 @@ TEST_CASE("peft directory: a pair for each expert") {
     return pair_of(cat(experts_path, ".", e, ".", stack), rank, 8, 6);
   };
   const PeftDirectory peft = AdapterDir(expert(2) + expert(0) + expert(1)).open();
-  CHECK(peft.adapters().modules.at(up_stack) == LoraModule{4, 8, false});
+  CHECK(peft.adapters().modules.at(named(up_stack)) == LoraModule{4, 8, false});
   CHECK(peft.tensor(up_stack + ".lora_A.weight").shape() == Shape{3, 4, 8});
   CHECK(peft.tensor(up_stack + ".lora_B.weight").shape() == Shape{3, 6, 4});
 
@@ -439,13 +439,13 @@ TEST_CASE("peft directory: AutoModel's smaller ranks of experts") {
   CHECK(dir.refusal().find("rank 2, want 4") != std::string::npos);
   spit(dir / "automodel_peft_config.json", R"({"moe_rank_scaling": true, "dropout": 0.25})");
   const PeftDirectory peft = dir.open();
-  CHECK(peft.adapters().modules.at(up_stack) == LoraModule{2, 8, false});
-  CHECK(peft.adapters().modules.at(up_stack).scale() == 4);
-  CHECK(peft.adapters().modules.at("backbone.layers.2.mixer.q_proj").scale() == 2);
+  CHECK(peft.adapters().modules.at(named(up_stack)) == LoraModule{2, 8, false});
+  CHECK(peft.adapters().modules.at(named(up_stack)).scale() == 4);
+  CHECK(peft.adapters().modules.at(named("backbone.layers.2.mixer.q_proj")).scale() == 2);
   CHECK(peft.adapters().dropout == 0.25);
   CHECK(peft.adapters().dropout_position == DropoutPosition::post);
-  NemotronHConfig pruned = adapter_test_config();
-  own_config(pruned, 1).num_experts_per_tok = 1;
+  ModelConfig pruned = adapter_test_config();
+  own_config(pruned, 1).moe.num_experts_per_tok = 1;
   CHECK(dir.refusal(pruned).find("rank 2, want 4") != std::string::npos);
   const AdapterDir linear(query(2));
   spit(linear / "automodel_peft_config.json", R"({"moe_rank_scaling": true})");

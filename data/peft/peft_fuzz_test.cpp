@@ -73,12 +73,12 @@ struct Adapter {
 }  // namespace
 
 TEST_CASE("peft directory: mutants of files are refused or read") {
-  const NemotronHConfig config = adapter_test_config();
+  const ModelConfig config = adapter_test_config();
   LoraAdapters adapters;
-  adapters.modules = {{"backbone.layers.2.mixer.q_proj", {4, 8}},
-                      {"backbone.layers.1.mixer.experts.up_proj", {2, 8}},
-                      {"backbone.layers.1.mixer.experts.down_proj", {4, 8}},
-                      {"lm_head", {4, 5}}};
+  adapters.modules = {{named("backbone.layers.2.mixer.q_proj"), {4, 8}},
+                      {named("backbone.layers.1.mixer.experts.up_proj"), {2, 8}},
+                      {named("backbone.layers.1.mixer.experts.down_proj"), {4, 8}},
+                      {named("lm_head"), {4, 5}}};
   std::vector<Adapter> sources;
   for (const ExpertForm form : {ExpertForm::stacked, ExpertForm::stacked_peft_0_18, ExpertForm::per_expert}) {
     const TestDir dir;

@@ -8,14 +8,14 @@ namespace {
 constexpr std::string_view peft_prefix = "base_model.model.";
 }  // namespace
 
-AdaptableWeights adaptable_weights(const NemotronHConfig& config) {
+AdaptableWeights adaptable_weights(const ModelSetup& setup) {
   AdaptableWeights weights;
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(setup)) {
     if (!spec.linear) continue;
     const int last = spec.shape.ndim() - 1;
     weights[std::string(module_of_weight(spec.name))] = {
         spec.experts ? spec.shape[0] : 0, spec.shape[last - 1], spec.shape[last],
-        spec.experts ? config.of_tensor(spec.name).num_experts_per_tok : 0};
+        spec.experts ? setup.config.of_tensor(spec.id).moe.num_experts_per_tok : 0};
   }
   return weights;
 }
@@ -61,6 +61,11 @@ std::string peft_path(std::string_view canonical) {
 std::string expert_path(std::string_view stack, std::string_view expert) {
   const std::size_t dot = stack.rfind('.');
   return cat(stack.substr(0, dot + 1), expert, stack.substr(dot));
+}
+
+std::string_view module_of_weight(std::string_view name) {
+  constexpr std::string_view ending = ".weight";
+  return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : name;
 }
 
 std::string factor_name(std::string_view module, char factor) {

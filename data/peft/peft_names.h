@@ -20,7 +20,7 @@ struct AdaptableWeight {
 /// By canonical module name: linear layers, lm_head and stacks of experts. Embeddings, convolutions and the router's gate have
 /// no adapters.
 using AdaptableWeights = std::map<std::string, AdaptableWeight, std::less<>>;
-AdaptableWeights adaptable_weights(const NemotronHConfig& config);
+AdaptableWeights adaptable_weights(const ModelSetup& setup);
 
 /// The stacks of a module with experts, "....mixer.experts", in the order in which PEFT wraps them: where both have an adapter, that
 /// of the first is named "....mixer.experts.base_layer", that of the second "....mixer.experts".
@@ -47,6 +47,8 @@ std::string peft_path(std::string_view canonical);
 /// "....mixer.experts.up_proj", 3 -> "....mixer.experts.3.up_proj"
 std::string expert_path(std::string_view stack, std::string_view expert);
 
+/// The module of a weight, by which adapters are named: the name without ".weight".
+std::string_view module_of_weight(std::string_view name);
 /// A tensor of an adapter in memory: "M.lora_A.weight".
 std::string factor_name(std::string_view module, char factor);
 

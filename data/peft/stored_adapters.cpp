@@ -68,8 +68,8 @@ void refuse_other_kinds(std::string_view path, const PeftConfig& peft, const std
 
 class Finder {
  public:
-  Finder(const SafetensorsFile& file, const PeftConfig& peft, const NemotronHConfig& config)
-      : file_(file), name_(file.path().string()), peft_(peft), weights_(adaptable_weights(config)) {}
+  Finder(const SafetensorsFile& file, const PeftConfig& peft, const ModelSetup& setup)
+      : file_(file), name_(file.path().string()), peft_(peft), weights_(adaptable_weights(setup)) {}
 
   StoredAdapters run() {
     for (const StoredTensor& tensor : file_.tensors()) take(tensor);
@@ -155,8 +155,9 @@ class Finder {
     unknown_.add(excerpt(pair.b->name));
   }
 
-  /// Whether a module has a name by which Thinking Machines' Tinker knows a part of this model (weights/_merge_nemotron.py of
-  /// tinker-cookbook): w1 and w2 for the stacks of experts, two parts of Mamba's in_proj, the head.
+  /// Whether a module has a name by which Thinking Machines' Tinker knows a part of this model
+  /// (weights/_merge_nemotron.py of tinker-cookbook): w1 and w2 for the stacks of experts, two parts of
+  /// Mamba's in_proj, the head.
   bool is_of_tinker(const std::string& module) const {
     const std::size_t dot = module.rfind('.');
     const std::string last = module.substr(dot + 1), parent = dot == module.npos ? "" : module.substr(0, dot);
@@ -165,8 +166,8 @@ class Finder {
     return last == "unembed_tokens";
   }
 
-  /// A pair without elements stands for a matrix that the model does not have, such as the gate of its experts. Of one that the
-  /// model has, the elements are missing.
+  /// A pair without elements stands for a matrix that the model does not have, such as the gate of its
+  /// experts. Of one that the model has, the elements are missing.
   void place_empty(const std::string& path, const StoredPair& pair) {
     const std::string module = canonical_module(path);
     const CanonicalPlace slice = canonical_place(module + ".weight");
@@ -334,7 +335,8 @@ class Finder {
     if (!adapter.pairs.empty()) add(stack, std::move(adapter));
   }
 
-  /// Modules that the config names by their whole paths have tensors; a file of other modules would be read without a word.
+  /// Modules that the config names by their whole paths have tensors; a file of other modules would be read
+  /// without a word.
   void check_targets() {
     for (const std::string& target : peft_.target_modules) {
       const std::string module = canonical_module(target);
@@ -394,9 +396,8 @@ class Finder {
 };
 }  // namespace
 
-StoredAdapters find_adapters(const SafetensorsFile& file, const PeftConfig& peft,
-                             const NemotronHConfig& config) {
-  return Finder(file, peft, config).run();
+StoredAdapters find_adapters(const SafetensorsFile& file, const PeftConfig& peft, const ModelSetup& setup) {
+  return Finder(file, peft, setup).run();
 }
 
 }  // namespace nemocube

@@ -31,7 +31,6 @@ using StoredAdapters = std::map<std::string, StoredAdapter, std::less<>>;  ///< 
 ///   - tensors fit no module of the model, or have other shapes, ranks or dtypes than the model and the config ask for: one Error
 ///     with the number of each kind and the first ten,
 ///   - it cannot be told which stack a pair of tensors adapts, or how the pair lies there.
-StoredAdapters find_adapters(const SafetensorsFile& file, const PeftConfig& peft,
-                             const NemotronHConfig& config);
+StoredAdapters find_adapters(const SafetensorsFile& file, const PeftConfig& peft, const ModelSetup& setup);
 
 }  // namespace nemocube

@@ -11,23 +11,25 @@
 #include "data/peft/peft_names.h"
 #include "data/safetensors/writer.h"
 #include "model/lora.h"
+#include "model/test_configs.h"
 
 /// Small models, adapters and files of the adapters' tests.
 namespace nemocube::testing {
 
 /// `inner`: the width of the experts; that of the hidden states is 8.
-inline NemotronHConfig adapter_test_config(std::int64_t inner = 6) {
-  NemotronHConfig c = small_test_config("ME*-E");
-  c.moe_intermediate_size = inner;
+inline ModelConfig adapter_test_config(std::int64_t inner = 6) {
+  ModelConfig c = small_test_config("ME*-E");
+  c.moe.intermediate_size = inner;
   return c;
 }
 
 /// Random A and B of every module.
-inline std::vector<NamedTensor> random_adapters(const NemotronHConfig& config, const LoraAdapters& adapters,
+inline std::vector<NamedTensor> random_adapters(const ModelSetup& config, const LoraAdapters& adapters,
                                                 DType dtype) {
   std::vector<NamedTensor> tensors;
   const AdaptableWeights weights = adaptable_weights(config);
-  for (const auto& [name, module] : adapters.modules) {
+  for (const auto& [id, module] : adapters.modules) {
+    const std::string name = usual_names.text(id);
     const AdaptableWeight& w = weights.at(name);
     const bool stack = w.experts > 0;
     const Shape a = stack ? Shape{w.experts, module.rank, w.in} : Shape{module.rank, w.in},

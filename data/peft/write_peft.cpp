@@ -35,9 +35,11 @@ void check_adapter(const std::string& name, const HeldAdapter& adapter) {
          b.shape());
 }
 
-HeldAdapters held_adapters(std::span<const NamedTensor> tensors, const LoraAdapters& adapters) {
+HeldAdapters held_adapters(std::span<const NamedTensor> tensors, const LoraAdapters& adapters,
+                           const NameTable& names) {
   HeldAdapters held;
-  for (const auto& [name, module] : adapters.modules) {
+  for (const auto& [id, module] : adapters.modules) {
+    const std::string name = names.text(id);
     expect(module.rank_stabilised == adapters.modules.begin()->second.rank_stabilised, "adapter '", name,
            "': rsLoRA for some modules only, which adapter_config.json cannot say");
     held[name].module = module;
@@ -196,7 +198,7 @@ FileSums write_peft_directory(const fs::path& directory, std::span<const NamedTe
                               const LoraAdapters& adapters, const PeftWriteOptions& options,
                               Communicator* group) {
   expect(!adapters.modules.empty(), directory.string(), ": no adapters to write");
-  const HeldAdapters held = held_adapters(tensors, adapters);
+  const HeldAdapters held = held_adapters(tensors, adapters, *options.names);
   std::map<std::string, std::string> texts = options.other_files;
   texts[peft_config_name] = config_text(adapters, held, options);
   std::optional<StagingDirectory> staging;  // on rank 0

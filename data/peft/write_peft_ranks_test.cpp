@@ -9,11 +9,11 @@ using namespace nemocube::testing;
 
 TEST_CASE("write peft on ranks: rank 0 writes, all have its sums and its errors") {
   Communicator* world = &test_world().communicator();
-  const NemotronHConfig config = adapter_test_config();
+  const ModelConfig config = adapter_test_config();
   LoraAdapters adapters;
-  adapters.modules = {{"backbone.layers.2.mixer.q_proj", {4, 8}},
-                      {"backbone.layers.1.mixer.experts.up_proj", {2, 8}},
-                      {"backbone.layers.1.mixer.experts.down_proj", {4, 8}}};
+  adapters.modules = {{named("backbone.layers.2.mixer.q_proj"), {4, 8}},
+                      {named("backbone.layers.1.mixer.experts.up_proj"), {2, 8}},
+                      {named("backbone.layers.1.mixer.experts.down_proj"), {4, 8}}};
   const std::vector<NamedTensor> whole = random_adapters(config, adapters, DType::f32);
   std::vector<NamedTensor> held = whole;
   if (test_world().rank() > 0)

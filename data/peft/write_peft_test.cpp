@@ -25,7 +25,7 @@ const std::string q = "backbone.layers.2.mixer.q_proj", up = "backbone.layers.1.
 
 LoraAdapters adapters_of(const std::map<std::string, LoraModule, std::less<>>& modules) {
   LoraAdapters adapters;
-  adapters.modules = modules;
+  for (const auto& [name, module] : modules) adapters.modules.emplace(named(name), module);
   adapters.f32 = true;
   adapters.initialisation = LoraInitialisation::kaiming;
   adapters.dropout_position = DropoutPosition::pre;
@@ -37,7 +37,7 @@ LoraAdapters every_module() {
   LoraAdapters adapters = adapters_of({});
   std::int64_t number = 0;
   for (const auto& [name, weight] : adaptable_weights(adapter_test_config())) {
-    adapters.modules[name] = {1 + number % 3, number % 4 == 0 ? 0.75 : 16, true};
+    adapters.modules[named(name)] = {1 + number % 3, number % 4 == 0 ? 0.75 : 16, true};
     ++number;
   }
   return adapters;
@@ -46,7 +46,7 @@ LoraAdapters every_module() {
 Json config_of(const fs::path& dir) { return read_json_file(dir / "adapter_config.json"); }
 
 /// Writes and reads again.
-void check_round_trip(const NemotronHConfig& config, LoraAdapters adapters, ExpertForm form, DType dtype) {
+void check_round_trip(const ModelConfig& config, LoraAdapters adapters, ExpertForm form, DType dtype) {
   CAPTURE(static_cast<int>(form));
   const TestDir dir;
   adapters.f32 = dtype != DType::bf16;
@@ -71,7 +71,7 @@ void check_round_trip(const NemotronHConfig& config, LoraAdapters adapters, Expe
 }  // namespace
 
 TEST_CASE("write peft: every form is read again, bit for bit") {
-  const NemotronHConfig config = adapter_test_config(), square = adapter_test_config(8);
+  const ModelConfig config = adapter_test_config(), square = adapter_test_config(8);
   for (const ExpertForm form : all_forms)
     for (const DType dtype : {DType::f32, DType::bf16}) {
       check_round_trip(config, every_module(), form, dtype);

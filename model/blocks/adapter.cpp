@@ -13,17 +13,17 @@ std::vector<std::int64_t> numbers_of(const std::vector<Range>& ranges, std::int6
 
 }  // namespace
 
-Adapter::Adapter(const NemotronHConfig& config, ParameterStore& parameters, const std::string& module) {
-  const LoraAdapters& lora = config.lora;
+Adapter::Adapter(const ModelSetup& setup, ParameterStore& parameters, const TensorName& module) {
+  const LoraAdapters& lora = setup.choices.lora;
   const auto found = lora.modules.find(module);
   if (found == lora.modules.end()) return;
-  a_ = &parameters.get(module + ".lora_A.weight");
-  b_ = &parameters.get(module + ".lora_B.weight");
+  a_ = &parameters.get(module / lora_a_weight);
+  b_ = &parameters.get(module / lora_b_weight);
   scale_ = found->second.scale();
   if (lora.dropout == 0) return;
   dropout_ = {.probability = lora.dropout,
               .position = lora.dropout_position,
-              .stream = RandomStream(lora.dropout_seed, module)};
+              .stream = RandomStream(lora.dropout_seed, setup.config.text(module))};
   const bool pre = lora.dropout_position == DropoutPosition::pre;
   const Shard& wide = pre ? a_->shard : b_->shard;
   const int dim = pre ? wide.global_shape().ndim() - 1 : 0;

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "model/parameters.h"
@@ -10,15 +9,16 @@
 
 namespace nemocube {
 
-/// The low-rank adapter of one module, as far as the model has one and this part of it holds it (NemotronHConfig::lora).
+/// The low-rank adapter of one module, as far as the model has one and this part of it holds it
+/// (ModelChoices::lora).
 class Adapter {
  public:
-  /// `module` is the name of the weight without ".weight".
-  Adapter(const NemotronHConfig& config, ParameterStore& parameters, const std::string& module);
+  /// `module`: TensorName::module() of the weight.
+  Adapter(const ModelSetup& setup, ParameterStore& parameters, const TensorName& module);
 
   explicit operator bool() const { return a_ != nullptr; }
-  /// The branch on rows of these sequences, `whole` before the row cut. Where the sequences are numbered, as in training, the
-  /// branch has the dropout of the config. pre: bool(*this)
+  /// The branch on rows of these sequences, `whole` before the row cut. Where the sequences are numbered, as
+  /// in training, the branch has the dropout of LoraAdapters. pre: bool(*this)
   LoraBranch branch(const Sequences& whole, Device device) const;
   /// Without dropout. pre: bool(*this)
   LoraBranch branch() const;

@@ -30,16 +30,9 @@ std::optional<BlockKind> find_block_kind(std::string_view name) {
   return std::nullopt;
 }
 
-const BlockTensor* find_block_tensor(std::string_view name) {
-  constexpr std::string_view mixer = ".mixer.";
-  const std::size_t at = name.find(mixer);
-  if (at == name.npos) return nullptr;
-  const std::string_view member = name.substr(at + mixer.size());
-  for (const BlockKind kind : block_kinds())
-    if (const auto row = std::ranges::find(kind->tensors(), member, &BlockTensor::name);
-        row != kind->tensors().end())
-      return &*row;
-  return nullptr;
+const BlockTensor* find_block_tensor(BlockKind kind, std::string_view member) {
+  const auto row = std::ranges::find(kind->tensors(), member, &BlockTensor::name);
+  return row == kind->tensors().end() ? nullptr : &*row;
 }
 
 std::string_view module_of(const BlockTensor& tensor) {

@@ -13,7 +13,7 @@ std::optional<BlockKind> find_block_kind(char letter);
 /// By name or alias.
 std::optional<BlockKind> find_block_kind(std::string_view name);
 
-/// The row of the tensor of this canonical name, of whatever kind of block; null for a name that no kind has.
-const BlockTensor* find_block_tensor(std::string_view name);
+/// The row of the tensor of this name below a mixer of the kind; null for a name that the kind does not have.
+const BlockTensor* find_block_tensor(BlockKind kind, std::string_view member);
 
 }  // namespace nemocube

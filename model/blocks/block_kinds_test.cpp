@@ -29,27 +29,32 @@ TEST_CASE("block kinds: found by letter, name and alias, and by nothing else") {
 
 TEST_CASE("block kinds: each tensor of a model has a row, and each row is in some model") {
   std::set<std::string_view> rows;
-  for (const TensorSpec& spec : tensor_specs(tiny_config_with_all_tensors())) {
+  const ModelConfig config = tiny_config_with_all_tensors();
+  for (const TensorSpec& spec : tensor_specs(config)) {
     REQUIRE(spec.cut);
-    CHECK(spec.name.starts_with(spec.module.substr(0, spec.module.rfind('.'))));
-    const BlockTensor* row = find_block_tensor(spec.name);
-    CHECK((row != nullptr) == (spec.name.find(".mixer.") != spec.name.npos));
-    if (!row) continue;
+    CHECK(spec.id.whole() == spec.module.whole());
+    const std::optional<BlockKind> kind = config.kind_of(spec.id);
+    CHECK(kind.has_value() == spec.id.block_of_model().has_value());
+    if (!spec.id.in_mixer()) continue;
+    const BlockTensor* row = find_block_tensor(*kind, spec.id.member);
+    REQUIRE(row);
     rows.insert(row->name);
     CHECK(row->law == spec.law);
     CHECK(&row->cut == spec.cut);
     CHECK(row->keep_f32 == spec.keep_f32);
-    CHECK(keeps_f32(spec.name) == spec.keep_f32);
+    CHECK(keeps_f32(config, spec.id) == spec.keep_f32);
   }
   for (const BlockKind kind : block_kinds())
     for (const BlockTensor& row : kind->tensors()) CHECK(rows.contains(row.name));
-  for (const char* other :
-       {"backbone.layers.0.norm.weight", "A_log", "backbone.layers.0.mixer.A", "lm_head.weight"})
-    CHECK(find_block_tensor(other) == nullptr);
+  CHECK(find_block_tensor(mamba_block, "norm.weight") != nullptr);
+  for (const char* other : {"norm", "A", "q_proj.weight"})
+    CHECK(find_block_tensor(mamba_block, other) == nullptr);
+  CHECK_FALSE(keeps_f32(config, block_name(0, "norm.weight")));
+  CHECK_FALSE(keeps_f32(config, head_name() / "weight"));
 }
 
 TEST_CASE("block kinds: entries and divisions name modules that the kind has") {
-  const NemotronHConfig config = tiny_config_with_all_tensors();
+  const ModelConfig config = tiny_config_with_all_tensors();
   for (const BlockKind kind : block_kinds()) {
     const auto has = [&](std::string_view module) {
       return std::ranges::any_of(kind->tensors(),
@@ -66,7 +71,7 @@ TEST_CASE("block kinds: entries and divisions name modules that the kind has") {
 }
 
 TEST_CASE("block kinds: rows that are cut on their own are all the rows of the tensor") {
-  const NemotronHConfig config = tiny_config_with_all_tensors();
+  const ModelConfig config = tiny_config_with_all_tensors();
   int segmented = 0;
   for (const TensorSpec& spec : tensor_specs(config)) {
     if (!spec.cut->segments) continue;

@@ -9,15 +9,15 @@
 #include "model/blocks/block_kind.h"
 #include "model/tensor_spec.h"
 
-/// All that the program knows of a kind of block, in one place: its folder in model/blocks. docs/new_block.md walks through
-/// one.
+/// All that the program knows of a kind of block, in one place: its folder in model/blocks. docs/new_block.md
+/// walks through one.
 namespace nemocube {
 
 struct BlockConfig;
 struct MixerSources;
 class Mixer;
 
-/// A tensor of a block. The name is that of Hugging Face's files below "backbone.layers.N.mixer.".
+/// A tensor of a block, by its name below the mixer (TensorName::member).
 struct BlockTensor {
   std::string_view name;
   /// Absent: a block of this config has no such tensor.
@@ -41,14 +41,15 @@ std::optional<Shape> shape_if(bool has, Sizes... sizes) {
   return has ? shape_of(sizes...) : std::nullopt;
 }
 
-/// What a block computes that needs other tokens than a row's own, or other devices than that of the row. The ways of
-/// parallelism serve these, in whatever kind of block they are.
+/// What a block computes that needs other tokens than a row's own, or other devices than that of the row. The
+/// ways of parallelism serve these, in whatever kind of block they are.
 struct BlockCores {
   /// Softmax attention: context parallelism sends keys and values.
   struct Attention {
     std::int64_t heads, kv_heads, head_dim;
   };
-  /// A Mamba-2 scan with its convolution: context parallelism deals heads; norm groups may span tensor-parallel ranks.
+  /// A Mamba-2 scan with its convolution: context parallelism deals heads; norm groups may span
+  /// tensor-parallel ranks.
   struct Scan {
     std::int64_t heads, head_dim, groups, state_size;
   };
@@ -61,8 +62,8 @@ struct BlockCores {
   std::optional<Experts> experts = {};
 };
 
-/// A size of the config that the number of tensor-parallel ranks has to divide where `module` is cut; or, for heads that
-/// ranks may share, has to divide or be a multiple of.
+/// A size of the config that the number of tensor-parallel ranks has to divide where `module` is cut; or, for
+/// heads that ranks may share, has to divide or be a multiple of.
 struct Division {
   const char* key;  ///< in config.json
   std::int64_t value;
@@ -117,7 +118,8 @@ class BlockWork {
   ~BlockWork() = default;
 };
 
-/// A kind of block. One constant object of each derived class lives as long as the program; BlockKind refers to it.
+/// A kind of block. One constant object of each derived class lives as long as the program; BlockKind refers
+/// to it.
 class BlockType {
  public:
   BlockType(const BlockType&) = delete;
@@ -133,21 +135,22 @@ class BlockType {
   virtual void validate(const BlockConfig& config) const = 0;
   /// In the order of files.
   virtual std::span<const BlockTensor> tensors() const = 0;
-  /// `name`: of the mixer, "backbone.layers.3.mixer".
-  virtual std::unique_ptr<Mixer> make(const MixerSources& sources, const std::string& name) const = 0;
+  /// `name`: of the mixer.
+  virtual std::unique_ptr<Mixer> make(const MixerSources& sources, const TensorName& name) const = 0;
 
-  /// The module that all rows of the residual stream enter: where it is cut, the block is (tensor parallelism).
+  /// The module that all rows of the residual stream enter: where it is cut, the block is (tensor
+  /// parallelism).
   virtual std::string_view entry() const = 0;
   /// What the number of tensor-parallel ranks has to divide.
   virtual std::vector<Division> divisions(const BlockConfig& config) const = 0;
   virtual BlockCores cores(const BlockConfig&) const { return {}; }
 
-  /// The work of a rank, where the usual plan of tensor parallelism cuts the block. Work beside the mixer is not counted.
+  /// The work of a rank, where the usual plan of tensor parallelism cuts the block. Work beside the mixer is
+  /// not counted.
   virtual void add_work(BlockWork& work, const BlockConfig& config, const BlockRows& rows,
                         const BlockDivisors& divisors) const = 0;
-  /// Floating-point operations of a token, forward and backward, as automodel_step_flops() counts them.
-  virtual double automodel_flops(const BlockConfig& config, double length) const = 0;
-  /// What the contracts of the mixer's operations keep (ops), where the usual plan of tensor parallelism cuts the block.
+  /// What the contracts of the mixer's operations keep (ops), where the usual plan of tensor parallelism cuts
+  /// the block.
   virtual BlockMemory memory(const BlockConfig& config, const BlockRows& rows, const TensorBytes& bytes,
                              const BlockDivisors& divisors) const = 0;
   /// Bytes of the states and caches of sequences of up to `length` tokens that are generated at once.

@@ -4,14 +4,14 @@
 
 namespace nemocube {
 
-Linear::Linear(const MixerSources& sources, const std::string& name, PointPlace place)
-    : weight_(&sources.parameters.get(name + ".weight")),
-      bias_(sources.parameters.find(name + ".bias")),
-      adapter_(sources.model, sources.parameters, name) {
+Linear::Linear(const MixerSources& sources, const TensorName& name, PointPlace place)
+    : weight_(&sources.parameters.get(name / "weight")),
+      bias_(sources.parameters.find(name / "bias")),
+      adapter_(sources.setup, sources.parameters, name) {
   const auto at = [&](PointPlace end) { return place == end ? end : PointPlace::other; };
-  sources.points.emplace(name + ".input", TransformPoint{&input_, at(PointPlace::way_in), name,
-                                                         adapter_ ? adapter_.rows() : nullptr});
-  sources.points.emplace(name + ".output", TransformPoint{&output_, at(PointPlace::way_out), name});
+  sources.points.emplace(name / "input", TransformPoint{&input_, at(PointPlace::way_in), name,
+                                                        adapter_ ? adapter_.rows() : nullptr});
+  sources.points.emplace(name / "output", TransformPoint{&output_, at(PointPlace::way_out), name});
 }
 
 Var Linear::operator()(Context& ctx, const Var& x, const Sequences& sequences) const {

@@ -5,15 +5,15 @@
 
 namespace nemocube {
 
-/// y = output(x' W^T + s (x' A^T) B^T) + b, x' = input(x), with W `<name>.weight` [out, in] and b `<name>.bias` when the model has one.
-/// A and B belong to the low-rank adapter of the layer, if it has one (model/lora.h). Without an output transform the
-/// bias is part of the product. With one, it is added last: the transform may
-/// be a sum over devices.
+/// y = output(x' W^T + s (x' A^T) B^T) + b, x' = input(x), with W `<name>.weight` [out, in] and b
+/// `<name>.bias` when the model has one. A and B belong to the low-rank adapter of the layer, if it has one
+/// (model/lora.h). Without an output transform the bias is part of the product. With one, it is added last:
+/// the transform may be a sum over devices.
 class Linear {
  public:
-  /// `place`: way_in where all rows of the residual stream enter the block through this layer's input, way_out where they
-  /// leave through its output.
-  Linear(const MixerSources& sources, const std::string& name, PointPlace place = PointPlace::other);
+  /// `place`: way_in where all rows of the residual stream enter the block through this layer's input,
+  /// way_out where they leave through its output.
+  Linear(const MixerSources& sources, const TensorName& name, PointPlace place = PointPlace::other);
   Linear(const Linear&) = delete;  // the transform points lead here
   Linear& operator=(const Linear&) = delete;
   Var operator()(Context& ctx, const Var& x, const Sequences& sequences) const;

@@ -11,7 +11,7 @@ namespace nemocube {
 
 /// What a mixer is built from.
 struct MixerSources {
-  const NemotronHConfig& model;
+  const ModelSetup& setup;
   const BlockConfig& config;  ///< of the block
   ParameterStore& parameters;
   TransformPoints& points;
@@ -29,8 +29,8 @@ struct MixerRecord {
 
 /// What a mixer gets besides its input rows.
 struct MixerCall {
-  /// Divides the input rows. With a state, the rows continue the sequences of the state, and the call advances
-  /// the state. Without one, every sequence starts from nothing.
+  /// Divides the input rows. With a state, the rows continue the sequences of the state, and the call
+  /// advances the state. Without one, every sequence starts from nothing.
   const Sequences& sequences;
   MixerState* state = nullptr;
   /// A new record is filled. A record that is filled already means a replay of the same microbatch

@@ -19,19 +19,19 @@ TEST_CASE("mtp: ids and labels are rolled inside each sequence") {
 }
 
 TEST_CASE("mtp: a config has the tensors of the depths that are trained, and no others") {
-  NemotronHConfig config = tiny_config("M*");
+  ModelConfig config = tiny_config("M*");
   const std::size_t main = tensor_specs(config).size();
   config.num_nextn_predict_layers = 1;
   CHECK(tensor_specs(config).size() == main);  // carried, not trained
   const std::size_t of_depth = mtp_tensor_specs(config).size();
   CHECK(tensor_specs(with_mtp(config, 2, false)).size() == main + 2 * of_depth);
-  const NemotronHConfig repeated = with_mtp(config, 2, true);
+  const ModelSetup repeated = with_mtp(config, 2, true);
   CHECK(tensor_specs(repeated).size() == main + of_depth);
   CHECK(tensor_specs(repeated).back().name == "mtp.layers.1.final_layernorm.weight");
   CHECK(with_mtp(config, 2, false).expert_layers() == 2);
   CHECK(repeated.expert_layers() == 1);
-  NemotronHConfig wrong = with_mtp(config, 2, false);
-  wrong.num_nextn_predict_layers = 1;
+  ModelSetup wrong = with_mtp(config, 2, false);
+  wrong.config.num_nextn_predict_layers = 1;
   CHECK_THROWS_WITH_AS(wrong.validate(),
                        "multi-token prediction: 2 depths want num_nextn_predict_layers 2, got 1", Error);
   wrong = with_mtp(config, 1, false, -1);
@@ -40,16 +40,16 @@ TEST_CASE("mtp: a config has the tensors of the depths that are trained, and no 
 
 namespace {
 
-double total(const NemotronHConfig& config, const std::vector<double>& losses) {
+double total(const ModelSetup& config, const std::vector<double>& losses) {
   double sum = losses[0];
   for (std::size_t k = 1; k < losses.size(); ++k)
-    sum += config.mtp.scaling_factor / static_cast<double>(config.mtp.depths) * losses[k];
+    sum += config.choices.mtp.scaling_factor / static_cast<double>(config.choices.mtp.depths) * losses[k];
   return sum;
 }
 
 // Central differences of the total loss on a sample of the elements of every parameter.
-void check_mtp_gradients(const NemotronHConfig& config, std::uint64_t seed, bool checkpointing) {
-  NemotronH model(config, DType::f64, Device::cpu);
+void check_mtp_gradients(const ModelSetup& config, std::uint64_t seed, bool checkpointing) {
+  Stack model(config, DType::f64, Device::cpu);
   model.activation_checkpointing = checkpointing;
   randomise(model, seed);
   const TestBatch batch = random_batch(config, {7, 1, 4}, seed + 1);
@@ -66,15 +66,14 @@ TEST_CASE("mtp: gradients of every parameter against central differences") {
 }
 
 TEST_CASE("mtp: gradients of a repeated layer, of other blocks, with checkpointing") {
-  NemotronHConfig config = tiny_config("E-");
+  ModelConfig config = tiny_config("E-");
   config.mtp_blocks = parse_pattern("M-E").blocks;
   check_mtp_gradients(with_mtp(config, 3, true), 53, true);
 }
 
 TEST_CASE("mtp: the main loss and its gradients are those without it where beta is 0") {
-  const NemotronHConfig config = tiny_config("M*E");
-  NemotronH plain(config, DType::f64, Device::cpu),
-      ahead(with_mtp(config, 2, false, 0), DType::f64, Device::cpu);
+  const ModelConfig config = tiny_config("M*E");
+  Stack plain(config, DType::f64, Device::cpu), ahead(with_mtp(config, 2, false, 0), DType::f64, Device::cpu);
   randomise(plain, 57);
   randomise(ahead, 57);
   const TestBatch batch = random_batch(config, {9, 3}, 58);
@@ -86,7 +85,7 @@ TEST_CASE("mtp: the main loss and its gradients are those without it where beta 
 }
 
 TEST_CASE("mtp: a token after the predicted one, and one of another sequence, change no loss before it") {
-  NemotronH model(with_mtp(tiny_config("M*E"), 2, false), DType::f64, Device::cpu);
+  Stack model(with_mtp(tiny_config("M*E"), 2, false), DType::f64, Device::cpu);
   randomise(model, 61);
   TestBatch batch = random_batch(model.config(), {6, 5}, 62);
   const auto only = [&](std::int64_t row) {  // depth 2 predicts labels[row] from the row two before it
@@ -111,14 +110,14 @@ TEST_CASE("mtp: a token after the predicted one, and one of another sequence, ch
 }
 
 TEST_CASE("mtp: losses and gradients on other devices are those of the CPU" * doctest::test_suite("cuda")) {
-  NemotronH here(with_mtp(tiny_config("M*E"), 2, true), DType::f32, Device::cpu);
+  Stack here(with_mtp(tiny_config("M*E"), 2, true), DType::f32, Device::cpu);
   randomise(here, 67);
   const TestBatch batch = random_batch(here.config(), {9, 0, 4}, 68);
   const std::vector<double> want = mtp_losses(here, batch, 0.1);
   for (const Device device : test_devices()) {
     if (device == Device::cpu) continue;
     CAPTURE(device);
-    NemotronH there(here.config(), DType::f32, device);
+    Stack there(here.setup(), DType::f32, device);
     copy_weights(there, here);
     const std::vector<double> got = mtp_losses(there, batch, 0.1);
     for (std::size_t k = 0; k < want.size(); ++k) CHECK(got[k] == doctest::Approx(want[k]).epsilon(1e-5));

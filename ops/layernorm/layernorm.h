@@ -18,10 +18,12 @@ namespace nemocube {
 /// source     "Layer Normalization" (Ba, Kiros and Hinton, 2016)
 Var layernorm(Context& ctx, const Var& x, const Var& weight, const Var& bias, double eps);
 
-/// sum = x + residual (rounded to the dtype of x), normed = layernorm(sum, weight, bias, eps), in one pass over memory.
+/// sum = x + residual (rounded to the dtype of x), normed = layernorm(sum, weight, bias, eps), in one pass
+/// over memory.
 ///
-/// x and residual have the same shape and dtype; both results are contiguous. Gradient of x and of residual alike: d_sum
-/// (the gradient of `sum`, if there is one) + the norm's backward of d_normed, rounded once. Keeps sum, w, mean and inv_std.
+/// x and residual have the same shape and dtype; both results are contiguous. Gradient of x and of residual
+/// alike: d_sum (the gradient of `sum`, if there is one) + the norm's backward of d_normed, rounded once.
+/// Keeps sum, w, mean and inv_std.
 ResidualNorm residual_layernorm(Context& ctx, const Var& x, const Var& residual, const Var& weight,
                                 const Var& bias, double eps);
 

@@ -2,7 +2,8 @@
 #include "core/kernel.h"
 #include "ops/row_norm_kernels.h"
 
-/// Kernels behind ops/layernorm/layernorm.h: arguments checked by the caller. inv is inv_std; there is no offset.
+/// Kernels behind ops/layernorm/layernorm.h: arguments checked by the caller. inv is inv_std; there is no
+/// offset.
 namespace nemocube {
 
 namespace cpu {

@@ -2,7 +2,8 @@
 #include "core/kernel.h"
 #include "ops/row_norm_kernels.h"
 
-/// Kernels behind ops/rmsnorm/rmsnorm.h: arguments checked by the caller. inv is inv_rms; there is no mean and no bias.
+/// Kernels behind ops/rmsnorm/rmsnorm.h: arguments checked by the caller. inv is inv_rms; there is no mean
+/// and no bias.
 namespace nemocube {
 
 namespace cpu {

@@ -40,7 +40,7 @@ std::vector<NamedGroups> named_groups(const HypercubeGrid& grid, const std::set<
 ///   tp_cp, tp_dp, tp_dp_cp                              statistics of routers
 ///   mp               tp, pp                             gradient norm without ZeRO
 ///   optimizer        all but dp_replicate               gradient norm under ZeRO
-///   embd             first and last of pp               embeddings of multi-token prediction
+///   embd             first and last of pp               embeddings: tied head, multi-token prediction
 /// and for a grid with a view named "expert":
 ///   ep, expt_tp, expt_dp, tp_ep, tp_ep_pp               experts: dispatch, split, gradients, norm
 /// and for a grid with views named "kv" and "state" (parallel/grid/grid_sizes.h):

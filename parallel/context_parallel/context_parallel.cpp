@@ -8,7 +8,7 @@
 
 namespace nemocube {
 
-ContextParallel::ContextParallel(NemotronH& model, Communicator& group, ContextAttention attention)
+ContextParallel::ContextParallel(Stack& model, Communicator& group, ContextAttention attention)
     : group_(group) {
   if (group.size() == 1) return;
   model.token_rows = [this](const Sequences& whole) { return own(whole); };

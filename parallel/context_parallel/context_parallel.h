@@ -1,5 +1,5 @@
 #pragma once
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/comm/communicator.h"
 
 namespace nemocube {
@@ -14,7 +14,7 @@ enum class ContextAttention : std::uint8_t { ring, all_gather };
 class ContextParallel {
  public:
   /// Throws Error where check_context_parallel() does. The model and the group must outlive this object.
-  ContextParallel(NemotronH& model, Communicator& group, ContextAttention attention);
+  ContextParallel(Stack& model, Communicator& group, ContextAttention attention);
   ContextParallel(const ContextParallel&) = delete;  // the model's seams lead here
   ContextParallel& operator=(const ContextParallel&) = delete;
 

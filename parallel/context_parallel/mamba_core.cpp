@@ -81,9 +81,9 @@ MambaHeadCut cut_mamba_heads(std::int64_t heads, std::int64_t groups, std::int64
   return {heads / cp, std::max<std::int64_t>(1, groups / cp), std::max<std::int64_t>(1, cp / groups)};
 }
 
-void check_context_parallel(const NemotronHConfig& config, std::int64_t tp, std::int64_t cp) {
+void check_context_parallel(const ModelSetup& setup, std::int64_t tp, std::int64_t cp) {
   require(cp >= 1, "distributed.cp_size is ", cp, "; want at least 1");
-  for (const BlockVariant& variant : config.variants()) {
+  for (const BlockVariant& variant : setup.variants()) {
     const auto scan = variant.kind->cores(*variant.config).scan;
     if (!scan) continue;
     check_block(variant,

@@ -20,7 +20,7 @@ MambaHeadCut cut_mamba_heads(std::int64_t heads, std::int64_t groups, std::int64
 /// Error unless the model can run with these sizes of tensor and context parallelism; see cut_mamba_heads. Attention
 /// and the other blocks take any size.
 /// pre: tp divides mamba_num_heads, and divides n_groups or is a multiple of it
-void check_context_parallel(const NemotronHConfig& config, std::int64_t tp, std::int64_t cp);
+void check_context_parallel(const ModelSetup& setup, std::int64_t tp, std::int64_t cp);
 
 /// y = core(xBC, dt), where xBC, dt and y are the local rows of each rank (parallel/context_parallel/sequence_cut.h),
 /// 0 rows included:

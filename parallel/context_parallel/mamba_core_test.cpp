@@ -36,15 +36,15 @@ TEST_CASE("context parallel: sizes that do not fit name those that do") {
   CHECK(message(7, 1, 2).ends_with(": 1 or 7"));
   CHECK(message(4, 4, 0).starts_with("distributed.cp_size is 0;"));
 
-  NemotronHConfig config = dense({"M*-", 12, 4, 2, 14, 24, 3, 5});
-  config.n_groups = 2;
+  ModelConfig config = dense({"M*-", 12, 4, 2, 14, 24, 3, 5});
+  config.mamba.n_groups = 2;
   check_context_parallel(config, 1, 8);
   check_context_parallel(config, 2, 3);  // one group and twelve heads on each rank
   check_context_parallel(config, 4, 6);  // groups on two ranks each
   CHECK_THROWS_AS(check_context_parallel(config, 1, 3), Error);
   CHECK_THROWS_AS(check_context_parallel(config, 4, 4), Error);
   config.blocks = parse_pattern("M*M").blocks;
-  own_config(config, 2).mamba_num_heads = 6;
+  own_config(config, 2).mamba.num_heads = 6;
   check_context_parallel(config, 1, 6);
   CHECK(message_of([&] {
           check_context_parallel(config, 1, 4);

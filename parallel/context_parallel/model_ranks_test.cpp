@@ -12,15 +12,15 @@ using namespace nemocube::testing;
 namespace {
 
 /// Heads and groups that divide by 1, 2, 3, 4 and 8.
-NemotronHConfig config_for(std::int64_t ranks) {
-  NemotronHConfig config = tiny_config("M*-EM*");
-  config.mamba_num_heads = 24;
-  config.n_groups = ranks % 3 == 0 ? 3 : 2;
+ModelConfig config_for(std::int64_t ranks) {
+  ModelConfig config = tiny_config("M*-EM*");
+  config.mamba.num_heads = 24;
+  config.mamba.n_groups = ranks % 3 == 0 ? 3 : 2;
   check_context_parallel(config, 1, ranks);
   return config;
 }
 
-void install(NemotronH& model, Communicator& cp, AttentionCore (*attention_core)(Communicator&)) {
+void install(Stack& model, Communicator& cp, AttentionCore (*attention_core)(Communicator&)) {
   for (AttentionMixer* mixer : model.mixers<AttentionMixer>()) mixer->set_core(attention_core(cp));
   for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_core_runner(context_parallel_mamba(cp));
   model.token_rows = row_cut(cp.size(), cp.rank());
@@ -32,8 +32,7 @@ void install(NemotronH& model, Communicator& cp, AttentionCore (*attention_core)
 TEST_CASE("context parallel: a model gives loss and gradients of one device") {
   Communicator& cp = test_world().communicator();
   for (const auto& [dtype, tolerance] : {std::pair{DType::f64, 1e-12}, std::pair{DType::f32, 1e-5}}) {
-    NemotronH alone(config_for(cp.size()), dtype, Device::cpu),
-        shared(config_for(cp.size()), dtype, Device::cpu);
+    Stack alone(config_for(cp.size()), dtype, Device::cpu), shared(config_for(cp.size()), dtype, Device::cpu);
     randomise(alone, 3);
     randomise(shared, 3);
     for (AttentionCore (*core)(Communicator&) : {&ring_attention, &all_gather_attention}) {

@@ -19,7 +19,7 @@ void wait_for(std::vector<Work>& works) {
 
 }  // namespace
 
-DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const DataParallelOptions& options,
+DataParallel::DataParallel(Stack& model, const ProcessGroups& groups, const DataParallelOptions& options,
                            Device device, const GradientSourceOf& source_of)
     : model_(model), options_(options), groups_(groups), dp_(groups["dp"]) {
   std::map<std::int64_t, std::vector<Parameter*>> of_block;
@@ -34,7 +34,7 @@ DataParallel::DataParallel(NemotronH& model, const ProcessGroups& groups, const 
       p.counts = p.counts && groups["dp_cp"].rank() == 0;
       continue;
     }
-    const auto block = unit_of(p.name);
+    const auto block = unit_of(p.id);
     (block ? of_block[*block] : root).push_back(&p);
   }
   const GradientSourceOf sources = source_of ? source_of : [](const Parameter&) { return GradientSource{}; };

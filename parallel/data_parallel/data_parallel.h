@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/comm/process_groups.h"
 #include "parallel/data_parallel/first_exchanges.h"
 #include "parallel/data_parallel/flat_unit.h"
@@ -55,8 +55,8 @@ class DataParallel final : public BlockHooks {
   /// them on `device`. A model that has its memory stays as it is: that of one rank, which divides nothing
   /// (ZeroLevel::none). Tensor parallelism is in the model already, so that its exchanges are known. The model must outlive
   /// this object.
-  DataParallel(NemotronH& model, const ProcessGroups& groups, const DataParallelOptions& options,
-               Device device, const GradientSourceOf& source_of = {});
+  DataParallel(Stack& model, const ProcessGroups& groups, const DataParallelOptions& options, Device device,
+               const GradientSourceOf& source_of = {});
   ~DataParallel() override;
 
   /// The ranks that hold other rows.
@@ -136,7 +136,7 @@ class DataParallel final : public BlockHooks {
   void finish_earlier_reductions();
   void finish(PendingReduction& reduction);
 
-  NemotronH& model_;
+  Stack& model_;
   DataParallelOptions options_;
   const ProcessGroups& groups_;
   Communicator& dp_;

@@ -13,10 +13,10 @@ using namespace nemocube::testing;
 
 namespace {
 
-NemotronHConfig model_of_all_kinds() {
-  NemotronHConfig config = tiny_config("M-E*");
-  config.n_routed_experts = 8;
-  config.moe_shared_expert_intermediate_size = 10;
+ModelConfig model_of_all_kinds() {
+  ModelConfig config = tiny_config("M-E*");
+  config.moe.n_routed_experts = 8;
+  config.moe.shared_expert_intermediate_size = 10;
   return config;
 }
 
@@ -33,12 +33,12 @@ ParallelPlan plan_for(std::int64_t ranks) {
 /// The blocks whose weights are here, and those whose gradients wait for their reduction: "12 3".
 class BlockStates {
  public:
-  explicit BlockStates(NemotronH& model) : model_(model) {}
+  explicit BlockStates(Stack& model) : model_(model) {}
   std::string operator()() const {
     std::string weights, gradients;
     for (std::int64_t block = 0; block < model_.config().num_layers(); ++block) {
       const Parameter& p = *std::ranges::find_if(model_.parameters().all(), [&](const Parameter& of) {
-        return of.wants_grad() && unit_of(of.name) == block;
+        return of.wants_grad() && unit_of(of.id) == block;
       });
       if (!p.value.storage()->released()) weights += std::to_string(block);
       if (p.node->filled()) gradients += std::to_string(block);
@@ -47,12 +47,12 @@ class BlockStates {
   }
 
  private:
-  NemotronH& model_;
+  Stack& model_;
 };
 
 /// Notes the states in front of a transform and behind it, in the forward pass (`forward`) or in the backward pass.
-void observe(NemotronH& model, std::string_view point, bool forward, std::string& states) {
-  Transform& transform = *model.transform_points().find(point)->second.transform;
+void observe(Stack& model, std::string_view point, bool forward, std::string& states) {
+  Transform& transform = *model.transform_points().find(named(point))->second.transform;
   transform = [&states, forward, now = BlockStates(model), inner = transform](Context& ctx, const Var& x,
                                                                               const Sequences& whole) {
     const auto note = [&states, now] { states += now() + "|"; };
@@ -77,7 +77,7 @@ std::string with_all_weights(const std::string& states) {
   return all;
 }
 
-void observe_all(NemotronH& model, std::string& states) {
+void observe_all(Stack& model, std::string& states) {
   for (const char* point :
        {"0.mixer.in_proj.input", "1.mixer.up_proj.input", "2.mixer.routed.input", "3.mixer.qkv.input"})
     observe(model, cat("backbone.layers.", point), true, states);
@@ -92,7 +92,7 @@ void observe_all(NemotronH& model, std::string& states) {
 TEST_CASE("data parallel: gathers and reductions begin behind a block's first exchange") {
   World& world = test_world();
   if (world.size() % 2 != 0) return;  // two ranks for tensor parallelism
-  const NemotronHConfig config = model_of_all_kinds();
+  const ModelConfig config = model_of_all_kinds();
   const TestBatch batch = random_batch(config, {9, 4}, 7);
   // On two ranks no dense weight has a part elsewhere.
   const auto want = [&](const std::string& states) {
@@ -105,8 +105,7 @@ TEST_CASE("data parallel: gathers and reductions begin behind a block's first ex
       ParallelPlan plan = plan_for(world.size());
       plan.data.overlap = overlap;
       const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, config));
-      NemotronH model(config, DType::f64, Device::meta,
-                      part_of(plan, config, place_of(plan.grid, world.rank())));
+      Stack model(config, DType::f64, Device::meta, part_of(plan, config, place_of(plan.grid, world.rank())));
       ParallelModel parallel(model, plan, groups, Device::cpu);
       initialise(model, 3);
       std::string states;
@@ -152,10 +151,10 @@ TEST_CASE("data parallel: gathers and reductions begin behind a block's first ex
 TEST_CASE("data parallel: weights of experts that no other rank has a part of are there once, and stay") {
   World& world = test_world();
   if (world.size() % 2 != 0) return;  // two ranks for tensor parallelism
-  const NemotronHConfig config = model_of_all_kinds();
+  const ModelConfig config = model_of_all_kinds();
   ParallelPlan plan = plan_for(world.size());
   const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, config));
-  NemotronH model(config, DType::f32, Device::meta, part_of(plan, config, place_of(plan.grid, world.rank())));
+  Stack model(config, DType::f32, Device::meta, part_of(plan, config, place_of(plan.grid, world.rank())));
   ParallelModel parallel(model, plan, groups, Device::cpu);
   std::size_t experts = 0;
   for (const Parameter& p : model.parameters().all())

@@ -1,7 +1,5 @@
 #include "parallel/data_parallel/first_exchanges.h"
 
-#include <string>
-
 namespace nemocube {
 namespace {
 
@@ -25,16 +23,15 @@ Transform calling_after_backward(Transform inner, const Then& then) {
 
 }  // namespace
 
-FirstExchanges::FirstExchanges(NemotronH& model, bool experts_elsewhere, const Then& then) {
+FirstExchanges::FirstExchanges(Stack& model, bool experts_elsewhere, const Then& then) {
   std::set<std::int64_t> with_experts;
-  const auto block_at = [](const std::string& name) { return block_of(name).value_or(embeddings); };
+  const auto block_at = [](const TensorName& name) { return name.block_of_model().value_or(embeddings); };
   for (const auto& [name, point] : model.transform_points())
-    if (point.place == PointPlace::experts_out && !name.starts_with("mtp."))
-      with_experts.insert(block_at(name));
+    if (point.place == PointPlace::experts_out && !name.in_depth()) with_experts.insert(block_at(name));
   for (const auto& [name, point] : model.transform_points()) {
     const std::int64_t block = block_at(name);
-    if (point.place == PointPlace::way_in && block == embeddings) continue;  // of lm_head
-    if (name.starts_with("mtp.")) continue;                                  // in no unit of its own
+    if (point.place == PointPlace::way_in && block == embeddings) continue;  // of the head
+    if (name.in_depth()) continue;                                           // in no unit of its own
     Transform& transform = *point.transform;
     const bool ways = transform && !with_experts.contains(block),
                in = ways && point.place == PointPlace::way_in,

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 
 namespace nemocube {
 
@@ -25,7 +25,7 @@ class FirstExchanges {
  public:
   /// Wraps the transforms that are installed at these points of the model, so that `then` is called behind each, on every rank at
   /// the same place. `experts_elsewhere`: some of the routed experts are on other ranks. The model must outlive this object.
-  FirstExchanges(NemotronH& model, bool experts_elsewhere, const std::function<void()>& then);
+  FirstExchanges(Stack& model, bool experts_elsewhere, const std::function<void()>& then);
   FirstExchanges(const FirstExchanges&) = delete;
   FirstExchanges& operator=(const FirstExchanges&) = delete;
   /// The model has the transforms of before.

@@ -33,11 +33,12 @@ Calls before_then(const Calls& calls) {
 }  // namespace
 
 TEST_CASE("first exchanges: what follows is called behind the first one of each pass through a block") {
-  NemotronH model(tiny_config("ME*-"), DType::f64, Device::cpu);
+  Stack model(tiny_config("ME*-"), DType::f64, Device::cpu);
   randomise(model, 71);
   const TestBatch batch = random_batch(model.config(), {9, 4}, 72);
   Calls calls;
-  for (const auto& [name, point] : model.transform_points()) *point.transform = noting(calls, name);
+  for (const auto& [name, point] : model.transform_points())
+    *point.transform = noting(calls, usual_names.text(name));
   std::optional<FirstExchanges> exchanges(std::in_place, model, true, [&] { calls.push_back("then"); });
 
   const std::string layer = "backbone.layers.";
@@ -71,7 +72,7 @@ TEST_CASE("first exchanges: what follows is called behind the first one of each 
 }
 
 TEST_CASE("first exchanges: passes through blocks without one are known") {
-  NemotronH model(tiny_config("ME*"), DType::f32, Device::cpu);
+  Stack model(tiny_config("ME*"), DType::f32, Device::cpu);
   const auto blocks = [&](const FirstExchanges& exchanges) {
     std::string text;
     for (std::int64_t block = FirstExchanges::embeddings; block < 3; ++block)
@@ -84,10 +85,10 @@ TEST_CASE("first exchanges: passes through blocks without one are known") {
   // None of these is the first.
   for (const char* point : {"0.mixer.out_proj.input", "1.mixer.shared_experts.up_proj.input",
                             "1.mixer.shared_experts.down_proj.output", "1.mixer.routed.output"})
-    *model.transform_points().at(cat("backbone.layers.", point)).transform = noting(calls, point);
+    *model.transform_points().at(named(cat("backbone.layers.", point))).transform = noting(calls, point);
   CHECK(blocks({model, false, [] {}}) == "-- -- -- -- ");
   for (const char* point : {"backbone.layers.0.mixer.in_proj.input", "backbone.layers.2.mixer.o_proj.output",
                             "backbone.embeddings.output"})
-    *model.transform_points().at(point).transform = noting(calls, point);
+    *model.transform_points().at(named(point)).transform = noting(calls, point);
   CHECK(blocks({model, false, [] {}}) == "-b f- -- -b ");
 }

@@ -21,8 +21,8 @@ std::vector<Range> within(const std::vector<Range>& ranges, const Range& part) {
 
 }  // namespace
 
-std::optional<std::int64_t> unit_of(std::string_view parameter) {
-  return parameter.find(".mixer.") == parameter.npos ? std::nullopt : block_of(parameter);
+std::optional<std::int64_t> unit_of(const TensorName& parameter) {
+  return parameter.part == NamePart::mixer ? parameter.block_of_model() : std::nullopt;
 }
 
 FlatLayout::FlatLayout(std::span<const std::int64_t> counts, std::int64_t ranks) {

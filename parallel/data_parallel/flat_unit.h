@@ -20,7 +20,7 @@ enum class ZeroLevel : std::uint8_t {
 /// The block whose unit a parameter belongs to: that of its mixer. Nothing for the root unit: embeddings,
 /// norms, head, and multi-token prediction, whose blocks may be applied several times. Norms of blocks are in the root,
 /// because one operation adds up a block and applies the norm of the next.
-std::optional<std::int64_t> unit_of(std::string_view parameter);
+std::optional<std::int64_t> unit_of(const TensorName& parameter);
 
 /// Where parameters start in a flat buffer: at multiples of `alignment` elements, as does each rank's part.
 struct FlatLayout {

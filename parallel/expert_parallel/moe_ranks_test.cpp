@@ -9,22 +9,22 @@ using namespace nemocube::testing;
 
 namespace {
 
-NemotronHConfig moe_config(bool latent) {
-  NemotronHConfig config = tiny_config("E");
-  config.n_routed_experts = 3 * test_world().size();
-  config.num_experts_per_tok = 3;
-  config.moe_intermediate_size = 9;  // uneven slices
-  config.moe_latent_size = latent ? 7 : 0;
+ModelConfig moe_config(bool latent) {
+  ModelConfig config = tiny_config("E");
+  config.moe.n_routed_experts = 3 * test_world().size();
+  config.moe.num_experts_per_tok = 3;
+  config.moe.intermediate_size = 9;  // uneven slices
+  config.moe.latent_size = latent ? 7 : 0;
   return config;
 }
 
 /// A norm and an MoE block with its residual sum.
 ModelPart one_block() { return {{{0, 1, false, false}}, {}}; }
 
-ModelPart block_of_rank(const NemotronHConfig& config, const ExpertGrid& grid) {
+ModelPart block_of_rank(const ModelConfig& config, const ExpertGrid& grid) {
   const ExpertGroups groups = grid.groups();
-  const Range here = experts_of(config.n_routed_experts, groups.ep.size(), groups.ep.rank());
-  const Range slice = slice_of(config.moe_intermediate_size, groups.expt_tp);
+  const Range here = experts_of(config.moe.n_routed_experts, groups.ep.size(), groups.ep.rank());
+  const Range slice = slice_of(config.moe.intermediate_size, groups.expt_tp);
   ModelPart part = one_block();
   part.shard = [here, slice](const TensorSpec& spec) {
     const Shard whole(spec.shape);
@@ -37,7 +37,7 @@ ModelPart block_of_rank(const NemotronHConfig& config, const ExpertGrid& grid) {
 struct Pass {
   Tensor y, dx;
 };
-Pass forward_backward(NemotronH& model, const Tensor& rows, const Tensor& dy) {
+Pass forward_backward(Stack& model, const Tensor& rows, const Tensor& dy) {
   const Var x = make_result(rows, true);
   const Sequences sequences = Sequences::uniform(1, rows.rows());
   Tape tape;
@@ -48,19 +48,19 @@ Pass forward_backward(NemotronH& model, const Tensor& rows, const Tensor& dy) {
   return {y.value(), x.node()->take()};
 }
 
-void compare_grid(NemotronH& whole, const Pass& want, const Tensor& rows, const Tensor& dy,
+void compare_grid(Stack& whole, const Pass& want, const Tensor& rows, const Tensor& dy,
                   const ExpertGrid& grid, DispatcherKind kind, bool checkpointing) {
   const int rank = test_world().rank();
   std::int64_t first = 0;
   for (int r = 0; r < rank; ++r) first += tokens_of(r);
   const auto own = [&](const Tensor& t) { return t.narrow(0, first, tokens_of(rank)); };
 
-  NemotronH model(whole.config(), DType::f64, Device::cpu, block_of_rank(whole.config(), grid));
+  Stack model(whole.setup(), DType::f64, Device::cpu, block_of_rank(whole.config(), grid));
   for (Parameter& p : model.parameters().all())
     p.value.copy_from(local_part(p.shard, whole.parameters().get(p.name).value));
   model.activation_checkpointing = checkpointing;
   model.moe_layers()[0]->set_dispatcher(
-      make_dispatcher(kind, whole.config().n_routed_experts, grid.groups()));
+      make_dispatcher(kind, whole.config().moe.n_routed_experts, grid.groups()));
   const Pass got = forward_backward(model, own(rows).clone(), own(dy).clone());
   CHECK(relative_error(got.y, own(want.y)) < 1e-12);
   CHECK(relative_error(got.dx, own(want.dx)) < 1e-12);
@@ -76,7 +76,7 @@ void compare_grid(NemotronH& whole, const Pass& want, const Tensor& rows, const 
     CHECK(relative_error(sum, local_part(p.shard, whole.parameters().get(p.name).node->grad())) < 1e-12);
     ++compared;
   }
-  CHECK(compared == (whole.config().moe_latent_size > 0 ? 8 : 6));
+  CHECK(compared == (whole.config().moe.latent_size > 0 ? 8 : 6));
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ TEST_CASE("expert parallel: an MoE block equals that of one device with all toke
   for (int r = 0; r < test_world().size(); ++r) tokens += tokens_of(r);
   struct Case {
     bool latent, crowded, checkpointing;
-    NemotronH whole{moe_config(latent), DType::f64, Device::cpu, one_block()};
+    Stack whole{moe_config(latent), DType::f64, Device::cpu, one_block()};
     Pass want{};
   };
   Case cases[] = {{false, false, false}, {true, true, true}};
@@ -98,7 +98,7 @@ TEST_CASE("expert parallel: an MoE block equals that of one device with all toke
     if (c.crowded) {  // all tokens choose the same experts, the others get nothing
       const Tensor& bias =
           c.whole.parameters().get("backbone.layers.0.mixer.gate.e_score_correction_bias").value;
-      for (std::int64_t j = 0; j < c.whole.config().num_experts_per_tok; ++j) bias.data<double>()[j] = 9;
+      for (std::int64_t j = 0; j < c.whole.config().moe.num_experts_per_tok; ++j) bias.data<double>()[j] = 9;
     }
     c.want = forward_backward(c.whole, rows, dy);
   }

@@ -12,8 +12,8 @@ using namespace nemocube::testing;
 TEST_CASE("tensor and context parallelism are installed in any order") {
   World& world = test_world();
   if (world.size() != 4) return;
-  NemotronHConfig config = tiny_config("*E-E");
-  config.moe_shared_expert_intermediate_size = 10;
+  ModelConfig config = tiny_config("*E-E");
+  config.moe.shared_expert_intermediate_size = 10;
   const TensorParallelPlan plan(config, true, {});
   const HeadReplicas replicas = head_replicas(config, plan, 2);
   const GridSizes sizes{.tp = 2, .cp = 2, .kv_replicas = replicas.kv, .state_replicas = replicas.state};
@@ -23,8 +23,8 @@ TEST_CASE("tensor and context parallelism are installed in any order") {
   const TestBatch batch = random_batch(config, {9, 0, 14, 1}, 4);
 
   const auto hidden = [&](bool context_first) {
-    NemotronH model(config, DType::f64, Device::cpu,
-                    {{ModelChunk{}}, [&](const TensorSpec& spec) { return cuts(spec, place).shard; }});
+    Stack model(config, DType::f64, Device::cpu,
+                {{ModelChunk{}}, [&](const TensorSpec& spec) { return cuts(spec, place).shard; }});
     randomise(model, 3);
     std::unique_ptr<ContextParallel> context;
     std::unique_ptr<TensorParallel> tensor;

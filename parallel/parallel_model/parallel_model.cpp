@@ -10,8 +10,8 @@
 namespace nemocube {
 namespace {
 
-TensorCuts cuts_of(const ParallelPlan& plan, const NemotronHConfig& config) {
-  return {config, TensorParallelPlan(config, plan.sequence_parallel, plan.tensor_rules), plan.grid};
+TensorCuts cuts_of(const ParallelPlan& plan, const ModelSetup& setup) {
+  return {setup, TensorParallelPlan(setup, plan.sequence_parallel, plan.tensor_rules), plan.grid};
 }
 
 /// The elements of [0, count) that are not in `ranges`.
@@ -32,10 +32,10 @@ Program program_of(const Schedule& schedule, std::int64_t rank) {
 
 }  // namespace
 
-ModelPart part_of(const ParallelPlan& plan, const NemotronHConfig& config, const GridPlace& place) {
+ModelPart part_of(const ParallelPlan& plan, const ModelSetup& setup, const GridPlace& place) {
   return {plan.pipeline.chunks_of(place.pp),
-          [cuts = cuts_of(plan, config), place](const TensorSpec& spec) { return cuts(spec, place).shard; },
-          copies_embeddings(plan, config)};
+          [cuts = cuts_of(plan, setup), place](const TensorSpec& spec) { return cuts(spec, place).shard; },
+          copies_embeddings(plan, setup)};
 }
 
 /// What lives as long as the transforms of the model.
@@ -44,7 +44,7 @@ struct ParallelModel::Installed {
   std::unique_ptr<ContextParallel> context;
 };
 
-ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const ProcessGroups& groups,
+ParallelModel::ParallelModel(Stack& model, const ParallelPlan& plan, const ProcessGroups& groups,
                              Device device)
     : model_(model),
       plan_(plan),
@@ -53,15 +53,15 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
       installed_(std::make_unique<Installed>()),
       forward_program_(program_of(plan.pipeline.forward_schedule(plan.grid.pp), place_.pp)),
       transfers_(groups["pp"], plan.pipeline.rank_of_stage) {
-  const TensorCuts cuts = cuts_of(plan, model.config());
-  std::map<std::string, TensorCut, std::less<>> cut_of;
-  for (const TensorSpec& spec : tensor_specs(model.config()))
-    if (model.part().has(spec.name)) cut_of.emplace(spec.name, cuts(spec, place_));
-  if (const auto embeddings = cut_of.find("backbone.embeddings.weight");
-      embeddings != cut_of.end() && copies_embeddings(plan, model.config()))
+  const TensorCuts cuts = cuts_of(plan, model.setup());
+  std::map<TensorName, TensorCut> cut_of;
+  for (const TensorSpec& spec : tensor_specs(model.setup()))
+    if (model.part().has(spec.id)) cut_of.emplace(spec.id, cuts(spec, place_));
+  if (const auto embeddings = cut_of.find(embeddings_name() / "weight");
+      embeddings != cut_of.end() && copies_embeddings(plan, model.setup()))
     embeddings->second = with_copy_at_end(std::move(embeddings->second), place_);
   for (Parameter& p : model.parameters().all()) {
-    const TensorCut& cut = cut_of.at(p.name);
+    const TensorCut& cut = cut_of.at(p.id);
     p.counts = !cut.counted.empty();
     if (p.counts) p.counted_elsewhere = others(cut.counted, p.value.numel());
   }
@@ -79,7 +79,7 @@ ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan, const P
       moe->router().sum_over_peers = [&peers](const Tensor& t) { peers.all_reduce(t); };
   }
   data_ = std::make_unique<DataParallel>(model, groups, plan.data, device, [&](const Parameter& p) {
-    const TensorCut& cut = cut_of.at(p.name);
+    const TensorCut& cut = cut_of.at(p.id);
     Communicator* parts = cut.sum == GradientSum::none ? nullptr : &groups[std::string(name_of(cut.sum))];
     return GradientSource{cut.expert, parts, cut.summed};
   });
@@ -95,11 +95,10 @@ ParallelPlan plan_of_one_rank() {
 
 }  // namespace
 
-ParallelModel::ParallelModel(NemotronH& model)
+ParallelModel::ParallelModel(Stack& model)
     : ParallelModel(model, plan_of_one_rank(), std::make_unique<const ProcessGroups>()) {}
 
-ParallelModel::ParallelModel(NemotronH& model, const ParallelPlan& plan,
-                             std::unique_ptr<const ProcessGroups> own)
+ParallelModel::ParallelModel(Stack& model, const ParallelPlan& plan, std::unique_ptr<const ProcessGroups> own)
     : ParallelModel(model, plan, *own, model.device()) {
   own_groups_ = std::move(own);
 }
@@ -175,7 +174,7 @@ Tensor ParallelModel::logits(const Var& hidden, const std::vector<std::int64_t>&
     const ContextParallel::Whole whole(installed_->context.get());
     Context ctx;
     const Tensor states =
-        apply(*model_.transform_points().at("lm_head.input").transform, ctx, hidden, sequences).value();
+        apply(*model_.transform_points().at(head_name() / "input").transform, ctx, hidden, sequences).value();
     const Tensor chosen = Tensor::empty({count, states.cols()}, states.dtype(), states.device());
     for (std::int64_t i = 0; i < count; ++i)
       chosen.narrow(0, i, 1).copy_from(states.narrow(0, rows[static_cast<std::size_t>(i)], 1));

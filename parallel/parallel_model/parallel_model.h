@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/comm/process_groups.h"
 #include "parallel/data_parallel/data_parallel.h"
 #include "parallel/parallel_model/parallel_plan.h"
@@ -23,12 +23,12 @@ class ParallelModel {
  public:
   /// `model` was built on Device::meta with part_of() of this plan; its memory is allocated here on `device`. The
   /// model, and `groups` of the plan's grid, with used_groups() at least, must outlive this object.
-  ParallelModel(NemotronH& model, const ParallelPlan& plan, const ProcessGroups& groups, Device device);
+  ParallelModel(Stack& model, const ParallelPlan& plan, const ProcessGroups& groups, Device device);
   /// One rank that has the whole model, whose memory stays as it is.
-  explicit ParallelModel(NemotronH& model);
+  explicit ParallelModel(Stack& model);
   ~ParallelModel();
 
-  NemotronH& model() const { return model_; }
+  Stack& model() const { return model_; }
   const ParallelPlan& plan() const { return plan_; }
   const GridPlace& place() const { return place_; }
   DataParallel& data() const { return *data_; }
@@ -62,7 +62,7 @@ class ParallelModel {
   /// The chunk of the model that is this stage; std::logic_error when another rank has it.
   std::size_t chunk_of(std::int64_t stage) const;
 
-  /// A forward pass without backward through all stages: NemotronH::forward() of the whole model. The hidden
+  /// A forward pass without backward through all stages: Stack::forward() of the whole model. The hidden
   /// states are on the ranks of the last stage, elsewhere they are undefined. With a state, no sequence is cut over
   /// cp: the ranks of a cp group compute the same.
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr);
@@ -71,10 +71,10 @@ class ParallelModel {
   Tensor logits(const Var& hidden, const std::vector<std::int64_t>& rows, const Sequences& sequences);
 
  private:
-  ParallelModel(NemotronH& model, const ParallelPlan& plan, std::unique_ptr<const ProcessGroups> own);
+  ParallelModel(Stack& model, const ParallelPlan& plan, std::unique_ptr<const ProcessGroups> own);
   struct Installed;
   std::unique_ptr<const ProcessGroups> own_groups_;  // null: the caller has them
-  NemotronH& model_;
+  Stack& model_;
   ParallelPlan plan_;
   const ProcessGroups& groups_;
   GridPlace place_;
@@ -86,6 +86,6 @@ class ParallelModel {
 };
 
 /// The part of the model that rank `place` of the plan's grid holds.
-ModelPart part_of(const ParallelPlan& plan, const NemotronHConfig& config, const GridPlace& place);
+ModelPart part_of(const ParallelPlan& plan, const ModelSetup& setup, const GridPlace& place);
 
 }  // namespace nemocube

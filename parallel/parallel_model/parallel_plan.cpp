@@ -2,13 +2,14 @@
 
 namespace nemocube {
 
-bool copies_embeddings(const ParallelPlan& plan, const NemotronHConfig& config) {
-  if (config.mtp.depths == 0) return false;
+bool copies_embeddings(const ParallelPlan& plan, const ModelSetup& setup) {
+  const bool tied = setup.config.tie_word_embeddings;
+  if (setup.choices.mtp.depths == 0 && !tied) return false;
   const std::int64_t first = plan.pipeline.rank_of_stage.front(), last = plan.pipeline.rank_of_stage.back();
   if (first == last) return false;
-  require(first == 0 && last == plan.grid.pp - 1,
-          "multi-token prediction: the first and the last pipeline stage are on the pipeline ranks ", first,
-          " and ", last, "; want the same rank, or 0 and ", plan.grid.pp - 1);
+  require(first == 0 && last == plan.grid.pp - 1, tied ? "tied embeddings" : "multi-token prediction",
+          ": the first and the last pipeline stage are on the pipeline ranks ", first, " and ", last,
+          "; want the same rank, or 0 and ", plan.grid.pp - 1);
   return true;
 }
 
@@ -20,11 +21,11 @@ TensorCut with_copy_at_end(TensorCut embeddings, const GridPlace& place) {
   return embeddings;
 }
 
-std::set<std::string> used_groups(const ParallelPlan& plan, const NemotronHConfig& config) {
+std::set<std::string> used_groups(const ParallelPlan& plan, const ModelSetup& setup) {
   std::set<std::string> names{"dp", "dp_cp", "tp", "cp", "pp", "kv_replicas", "state_replicas"};
   if (plan.data.level != ZeroLevel::none) names.insert({"dp_shard_cp", "dp_replicate"});
-  if (config.expert_layers() > 0) names.insert({"ep", "expt_tp", "tp_ep", "expt_dp", "tp_cp", "tp_dp_cp"});
-  if (copies_embeddings(plan, config)) names.insert("embd");
+  if (setup.expert_layers() > 0) names.insert({"ep", "expt_tp", "tp_ep", "expt_dp", "tp_cp", "tp_dp_cp"});
+  if (copies_embeddings(plan, setup)) names.insert("embd");
   return names;
 }
 

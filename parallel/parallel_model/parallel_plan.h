@@ -25,14 +25,15 @@ struct ParallelPlan {
   PipelinePlan pipeline;
 };
 
-/// Whether the last pipeline rank has a copy of the embeddings, for multi-token prediction. Their gradients are summed over the
-/// group "embd". Throws Error where the first and the last stage are neither on one rank nor on the first and the last.
-bool copies_embeddings(const ParallelPlan& plan, const NemotronHConfig& config);
-/// The cut of the embeddings where the last pipeline rank has a copy: both ends have a part of the gradient, and the copy at
-/// the front counts.
+/// Whether the last pipeline rank has a copy of the embeddings, for a tied head or multi-token prediction.
+/// Their gradients are summed over the group "embd". Throws Error where the first and the last stage are
+/// neither on one rank nor on the first and the last.
+bool copies_embeddings(const ParallelPlan& plan, const ModelSetup& setup);
+/// The cut of the embeddings where the last pipeline rank has a copy: both ends have a part of the gradient,
+/// and the copy at the front counts.
 TensorCut with_copy_at_end(TensorCut embeddings, const GridPlace& place);
 
-/// The names of the groups (ProcessGroups) that a model of this config uses under a plan. Ranks make no others.
-std::set<std::string> used_groups(const ParallelPlan& plan, const NemotronHConfig& config);
+/// The names of the groups (ProcessGroups) that a model uses under a plan. Ranks make no others.
+std::set<std::string> used_groups(const ParallelPlan& plan, const ModelSetup& setup);
 
 }  // namespace nemocube

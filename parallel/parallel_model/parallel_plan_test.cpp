@@ -9,8 +9,8 @@ using namespace nemocube::testing;
 
 namespace {
 
-NemotronHConfig ahead() {
-  NemotronHConfig config = with_experts({"M*E", 8, 2, 1, 8, 2, 4, 4, 4}, {4, 2, 8, 8});
+ModelSetup ahead() {
+  ModelSetup config = with_experts({"M*E", 8, 2, 1, 8, 2, 4, 4, 4}, {4, 2, 8, 8});
   config.train_mtp({1, false, 0.1});
   return config;
 }
@@ -27,8 +27,8 @@ ParallelPlan pipeline(std::vector<std::int64_t> rank_of_stage) {
 
 TEST_CASE(
     "multi-token prediction: the last pipeline rank has a copy of the embeddings where it is not the first") {
-  const NemotronHConfig config = ahead();
-  NemotronHConfig plain = config;
+  const ModelSetup config = ahead();
+  ModelSetup plain = config;
   plain.train_mtp({});
   CHECK(copies_embeddings(pipeline({0, 1, 2}), config));
   CHECK_FALSE(copies_embeddings(pipeline({0, 1, 2}), plain));

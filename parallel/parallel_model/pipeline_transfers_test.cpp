@@ -45,7 +45,7 @@ TEST_CASE(
 }
 
 TEST_CASE("used groups: those of the plan and the model alone") {
-  NemotronHConfig config;
+  ModelConfig config;
   ParallelPlan plan;
   plan.data.level = ZeroLevel::none;
   using Names = std::set<std::string>;

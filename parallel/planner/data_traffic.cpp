@@ -76,8 +76,8 @@ void add_reduction(RankTraffic& traffic, const LocalUnit& unit, ZeroLevel level,
 
 }  // namespace
 
-UnitMoves count_moves(const NemotronHConfig& config, const LocalParameters& parameters,
-                      const Program& program, const ParallelPlan& plan) {
+UnitMoves count_moves(const ModelSetup& setup, const LocalParameters& parameters, const Program& program,
+                      const ParallelPlan& plan) {
   GatheredBlocks blocks(parameters, plan.data);
   const std::vector<bool> last = last_backward_passes(program);
   for (std::size_t i = 0; i < program.size(); ++i) {
@@ -92,7 +92,7 @@ UnitMoves count_moves(const NemotronHConfig& config, const LocalParameters& para
       continue;
     }
     const bool reduces = last[i] || !plan.data.reduce_last_only;
-    const std::vector<BlockPass> passes = block_passes(config, stage);
+    const std::vector<BlockPass> passes = block_passes(setup, stage);
     std::erase_if(own, [&](std::int64_t block) {
       return !passes[static_cast<std::size_t>(block - stage.first_block)].backward;
     });

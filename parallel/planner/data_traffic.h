@@ -14,8 +14,8 @@ struct BlockMoves {
 };
 using UnitMoves = std::map<std::int64_t, BlockMoves>;  ///< by block; the root moves once
 /// `program` is what a rank does in the step, `parameters` are those of its stages.
-UnitMoves count_moves(const NemotronHConfig& config, const LocalParameters& parameters,
-                      const Program& program, const ParallelPlan& plan);
+UnitMoves count_moves(const ModelSetup& setup, const LocalParameters& parameters, const Program& program,
+                      const ParallelPlan& plan);
 
 /// Adds what DataParallel sends in a step, from begin_step() to finish_update():
 ///

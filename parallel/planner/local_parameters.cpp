@@ -42,12 +42,12 @@ Range LocalFlat::own(ZeroLevel level, std::int64_t position) const {
   return level == ZeroLevel::none ? Range{0, size} : Range{position * shard, (position + 1) * shard};
 }
 
-ModelParts::ModelParts(const NemotronHConfig& config, const ParallelPlan& plan, DType dtype)
+ModelParts::ModelParts(const ModelSetup& setup, const ParallelPlan& plan, DType dtype)
     : plan_(plan),
       dtype_(dtype),
-      copies_embeddings_(copies_embeddings(plan, config)),
-      specs_(tensor_specs(config)),
-      cuts_(config, TensorParallelPlan(config, plan.sequence_parallel, plan.tensor_rules), plan.grid) {}
+      copies_embeddings_(copies_embeddings(plan, setup)),
+      specs_(tensor_specs(setup)),
+      cuts_(setup, TensorParallelPlan(setup, plan.sequence_parallel, plan.tensor_rules), plan.grid) {}
 
 const LocalParameters& ModelParts::of(const GridPlace& place) {
   const auto key = std::pair(place.tp, place.pp);
@@ -59,9 +59,9 @@ LocalParameters ModelParts::make(const GridPlace& place) const {
   const ModelPart part{plan_.pipeline.chunks_of(place.pp), {}, copies_embeddings_};
   LocalParameters local;
   for (const TensorSpec& spec : specs_) {
-    if (!part.has(spec.name)) continue;
+    if (!part.has(spec.id)) continue;
     TensorCut cut = cuts_(spec, place);
-    if (copies_embeddings_ && spec.name == "backbone.embeddings.weight")
+    if (copies_embeddings_ && spec.id == embeddings_name() / "weight")
       cut = with_copy_at_end(std::move(cut), place);
     const std::int64_t count = cut.shard.numel();
     const DType dtype = spec.keep_f32 ? accumulate_dtype(dtype_) : dtype_;
@@ -71,7 +71,7 @@ LocalParameters ModelParts::make(const GridPlace& place) const {
       local.counted_buffers += sum_of_sizes(cut.counted);
       continue;
     }
-    const auto block = unit_of(spec.name);
+    const auto block = unit_of(spec.id);
     LocalUnit& unit = block ? local.blocks[*block] : local.root;
     auto flat = std::ranges::find_if(unit.flats, [&](const LocalFlat& f) {
       return f.expert == cut.expert && f.dtype == dtype && f.trained == !spec.frozen;

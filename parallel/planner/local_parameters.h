@@ -58,7 +58,7 @@ struct LocalParameters {
 class ModelParts {
  public:
   /// Throws Error as TensorCuts does.
-  ModelParts(const NemotronHConfig& config, const ParallelPlan& plan, DType dtype);
+  ModelParts(const ModelSetup& setup, const ParallelPlan& plan, DType dtype);
   const LocalParameters& of(const GridPlace& place);
 
  private:

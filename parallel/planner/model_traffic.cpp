@@ -35,21 +35,20 @@ std::int64_t choices_for(std::int64_t tokens, Range here, const BlockCores::Expe
 
 }  // namespace
 
-ModelTraffic::ModelTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load)
-    : config_(config), plan_(plan), load_(load) {
-  const TensorParallelPlan tensor(config, plan.sequence_parallel, plan.tensor_rules);
-  const auto cut = [&](const std::string& module) { return tensor.style(module) != TensorStyle::replicated; };
-  cuts_embeddings_ = cut("backbone.embeddings");
-  cuts_head_ = cut("lm_head");
+ModelTraffic::ModelTraffic(const ModelSetup& setup, const ParallelPlan& plan, const StepLoad& load)
+    : setup_(setup), plan_(plan), load_(load) {
+  const ModelConfig& config = setup.config;
+  const TensorParallelPlan tensor(setup, plan.sequence_parallel, plan.tensor_rules);
+  const auto cut = [&](const TensorName& module) { return tensor.style(module) != TensorStyle::replicated; };
+  cuts_embeddings_ = cut(embeddings_name());
+  cuts_head_ = cut(config.head_module());
   for (std::int64_t i = 0; i < config.num_layers(); ++i) {
     const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
-    blocks_.push_back(
-        {kind->cores(config.block(i)), cut(cat("backbone.layers.", i, ".mixer.", kind->entry()))});
+    blocks_.push_back({kind->cores(config.block(i)), cut(mixer_name(i, kind->entry()))});
   }
-  for (std::size_t i = 0; config.mtp.depths > 0 && i < config.mtp_blocks.size(); ++i) {
-    const BlockKind kind = config.mtp_blocks[i];
-    mtp_blocks_.push_back(
-        {kind->cores(config.common()), cut(cat("mtp.layers.", i, ".mixer.", kind->entry()))});
+  for (std::int64_t i = 0; setup.choices.mtp.depths > 0 && i < std::ssize(config.mtp_blocks); ++i) {
+    const BlockKind kind = config.mtp_blocks[static_cast<std::size_t>(i)];
+    mtp_blocks_.push_back({kind->cores(config.common()), cut(mixer_of(depth_name(i)) / kind->entry())});
   }
   for (std::int64_t rank = 0; rank < plan.grid.cp; ++rank) {
     const SequenceCut part(load.microbatch, plan.grid.cp, rank);
@@ -68,12 +67,12 @@ std::int64_t ModelTraffic::residual_rows(const GridPlace& place) const {
 void ModelTraffic::add(RankTraffic& traffic, const GridPlace& place, const Program& program) const {
   const std::int64_t m = load_.microbatches;
   for (const ModelChunk& chunk : plan_.pipeline.chunks_of(place.pp)) {
-    const std::vector<BlockPass> passes = block_passes(config_, chunk);
+    const std::vector<BlockPass> passes = block_passes(setup_, chunk);
     if (chunk.embeddings) {
-      const bool trained = !config_.frozen.contains("backbone.embeddings.weight");
+      const bool trained = !setup_.choices.frozen.contains(embeddings_name() / "weight");
       add_way_out(traffic, place, cuts_embeddings_, {m, trained ? m : 0});
     }
-    for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config_.num_layers()); ++i) {
+    for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, setup_.config.num_layers()); ++i) {
       add_block(traffic, place, blocks_[static_cast<std::size_t>(i)],
                 passes[static_cast<std::size_t>(i - chunk.first_block)]);
     }
@@ -99,9 +98,9 @@ void ModelTraffic::add_block(RankTraffic& traffic, const GridPlace& place, const
 /// Each depth embeds the rows again and has a loss of its own.
 void ModelTraffic::add_mtp(RankTraffic& traffic, const GridPlace& place, const ModelChunk& chunk) const {
   const std::int64_t m = load_.microbatches;
-  const bool trains_embeddings = !config_.frozen.contains("backbone.embeddings.weight");
+  const bool trains_embeddings = !setup_.choices.frozen.contains(embeddings_name() / "weight");
   std::int64_t unlabelled = load_.unlabelled;
-  for (const DepthPasses& depth : mtp_passes(config_, chunk)) {
+  for (const DepthPasses& depth : mtp_passes(setup_, chunk)) {
     const std::vector<BlockPass>& passes = depth.blocks;
     add_way_out(traffic, place, cuts_embeddings_, {m, trains_embeddings ? m : 0});
     for (std::size_t i = 0; i < mtp_blocks_.size(); ++i) add_block(traffic, place, mtp_blocks_[i], passes[i]);
@@ -113,8 +112,8 @@ void ModelTraffic::add_mtp(RankTraffic& traffic, const GridPlace& place, const M
 /// Sequence parallel gathers rows before a layer, and adds or cuts their gradients. Otherwise all rows are there, and
 /// the gradients of a layer that is cut are added.
 void ModelTraffic::add_way_in(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const {
-  const std::int64_t own = residual_rows(place) * config_.hidden_size,
-                     all = rows(place.cp) * config_.hidden_size;
+  const std::int64_t own = residual_rows(place) * setup_.config.hidden_size,
+                     all = rows(place.cp) * setup_.config.hidden_size;
   if (plan_.sequence_parallel) traffic.all_gather("tp", own, load_.dtype, times.forward);
   if (!cut) return;
   if (plan_.sequence_parallel)
@@ -125,8 +124,8 @@ void ModelTraffic::add_way_in(RankTraffic& traffic, const GridPlace& place, bool
 
 /// The parts of a layer that is cut are added: to the own rows with sequence parallel, whose gradients are gathered.
 void ModelTraffic::add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const {
-  const std::int64_t own = residual_rows(place) * config_.hidden_size,
-                     all = rows(place.cp) * config_.hidden_size;
+  const std::int64_t own = residual_rows(place) * setup_.config.hidden_size,
+                     all = rows(place.cp) * setup_.config.hidden_size;
   if (plan_.sequence_parallel) {
     if (cut) traffic.reduce_scatter("tp", own, all, load_.dtype, times.forward);
     traffic.all_gather("tp", own, load_.dtype, times.backward);
@@ -184,7 +183,7 @@ void ModelTraffic::add_scan(RankTraffic& traffic, const GridPlace& place, const 
 void ModelTraffic::add_experts(RankTraffic& traffic, const GridPlace& place, const Experts& experts,
                                Times times) const {
   if (!plan_.sequence_parallel) {  // each tp rank routes its part of the rows, and all get all results
-    const std::int64_t own = routed_rows(place.tp, place.cp) * config_.hidden_size;
+    const std::int64_t own = routed_rows(place.tp, place.cp) * setup_.config.hidden_size;
     traffic.all_gather("tp", own, load_.dtype, times.forward + times.backward);
   }
   add_router_losses(traffic, experts);
@@ -277,7 +276,7 @@ void ModelTraffic::add_loss(RankTraffic& traffic, const GridPlace& place, std::i
 
 /// Each transfer is the residual stream's rows of one rank, or their gradients.
 void ModelTraffic::add_exchanges(RankTraffic& traffic, const GridPlace& place, const Program& program) const {
-  const std::int64_t size = residual_rows(place) * config_.hidden_size;
+  const std::int64_t size = residual_rows(place) * setup_.config.hidden_size;
   for (const ProgramItem& item : program)
     if (const auto* transfers = std::get_if<Exchange>(&item))
       traffic.exchange("pp", size * std::ranges::count(*transfers, place.pp, &Transfer::from), load_.dtype);

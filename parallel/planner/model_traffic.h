@@ -19,7 +19,7 @@ namespace nemocube {
 /// traffic of other routings differs; nothing else does.
 class ModelTraffic {
  public:
-  ModelTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load);
+  ModelTraffic(const ModelSetup& setup, const ParallelPlan& plan, const StepLoad& load);
 
   /// Rows of the microbatch: of a context-parallel rank; of the residual stream; that a rank routes to experts.
   std::int64_t rows(std::int64_t cp) const { return rows_of_cp_[static_cast<std::size_t>(cp)]; }
@@ -59,7 +59,7 @@ class ModelTraffic {
 
   std::int64_t tokens_at(const GridPlace& place, std::int64_t member) const;
 
-  NemotronHConfig config_;
+  ModelSetup setup_;
   ParallelPlan plan_;
   StepLoad load_;
   std::vector<Block> blocks_, mtp_blocks_;

@@ -14,11 +14,11 @@ RankTraffic::Sum sum_of(const RankTraffic& traffic, const char* group, Operation
   return found == traffic.sums().end() ? RankTraffic::Sum{} : found->second;
 }
 
-NemotronHConfig small_config(const char* pattern) {
-  NemotronHConfig c = with_experts({pattern, 12, 4, 2, 14, 4, 3, 5, 4}, {6, 2, 8, 10});
+ModelConfig small_config(const char* pattern) {
+  ModelConfig c = with_experts({pattern, 12, 4, 2, 14, 4, 3, 5, 4}, {6, 2, 8, 10});
   c.vocab_size = 23;
-  c.head_dim = 4;
-  c.n_groups = 2;
+  c.attention.head_dim = 4;
+  c.mamba.n_groups = 2;
   return c;
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("planner: buffers of a rank have the sizes of its cuts") {
 
 TEST_CASE("planner: how often a block is gathered and reduced") {
   ParallelPlan plan = plan_of({.dp_shard = 2}, ZeroLevel::parameters);
-  const NemotronHConfig config = small_config("-E-");
+  const ModelConfig config = small_config("-E-");
   ModelParts parts(config, plan, DType::f32);
   const LocalParameters& local = parts.of({});
   const auto moves = [&](std::int64_t microbatches) {

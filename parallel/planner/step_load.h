@@ -17,8 +17,8 @@ struct StepLoad {
   Sequences microbatch;           ///< of each microbatch
   std::int64_t microbatches = 1;  ///< of a step on each replica
   std::int64_t unlabelled = 0;    ///< the last rows of each sequence that have no label
-  std::int64_t loss_rows = 256;   ///< NemotronH::loss_chunk_rows; 0: the logits of all rows exist at once
-  bool checkpointing = false;     ///< NemotronH::activation_checkpointing
+  std::int64_t loss_rows = 256;   ///< Stack::loss_chunk_rows; 0: the logits of all rows exist at once
+  bool checkpointing = false;     ///< Stack::activation_checkpointing
   RouterLosses router_losses;
 };
 

@@ -12,12 +12,12 @@ std::vector<Program> programs_of(const ParallelPlan& plan, std::int64_t microbat
 
 }  // namespace
 
-StepTraffic::StepTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load)
-    : config_(config),
+StepTraffic::StepTraffic(const ModelSetup& setup, const ParallelPlan& plan, const StepLoad& load)
+    : setup_(setup),
       plan_(plan),
-      groups_(make_grid(plan.grid), used_groups(plan, config)),
-      parts_(config, plan, load.dtype),
-      model_(config, plan, load),
+      groups_(make_grid(plan.grid), used_groups(plan, setup)),
+      parts_(setup, plan, load.dtype),
+      model_(setup, plan, load),
       programs_(programs_of(plan, load.microbatches)) {}
 
 RankTraffic StepTraffic::of(int rank) {
@@ -26,7 +26,7 @@ RankTraffic StepTraffic::of(int rank) {
   const LocalParameters& parameters = parts_.of(place);
   auto moves = moves_.find(place.pp);
   if (moves == moves_.end())
-    moves = moves_.emplace(place.pp, count_moves(config_, parameters, program, plan_)).first;
+    moves = moves_.emplace(place.pp, count_moves(setup_, parameters, program, plan_)).first;
   RankTraffic traffic(groups_, rank);
   model_.add(traffic, place, program);
   add_data_traffic(traffic, parameters, moves->second, plan_.data);

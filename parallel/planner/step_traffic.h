@@ -10,14 +10,14 @@ namespace nemocube {
 /// for what it assumes.
 class StepTraffic {
  public:
-  StepTraffic(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load);
+  StepTraffic(const ModelSetup& setup, const ParallelPlan& plan, const StepLoad& load);
 
   RankTraffic of(int rank);
   ModelParts& parts() { return parts_; }
   const PlannedGroups& groups() const { return groups_; }
 
  private:
-  NemotronHConfig config_;
+  ModelSetup setup_;
   ParallelPlan plan_;
   PlannedGroups groups_;
   ModelParts parts_;

@@ -10,8 +10,21 @@ namespace {
 
 using Parts = std::vector<std::vector<std::string>>;
 
+/// Names as files have them, and two that are spelled otherwise.
+const StageModules known{
+    .names = &usual_names,
+    .find = [](std::string_view name) -> std::optional<TensorName> {
+      if (name == "model.norm") return final_norm_name();
+      if (name == "model.layers.1") return block_name(1);
+      const auto found = usual_names.find(name);
+      const bool whole = found && (found->part != NamePart::block || found->member.empty());
+      return whole && !found->in_mixer() && !found->in_depth() ? found : std::nullopt;
+    },
+    .has_no_parameters = [](std::string_view name) { return name == "backbone.rotary_emb"; },
+    .wanted = "backbone.embeddings, backbone.layers.N, backbone.norm_f or lm_head"};
+
 std::string fault(const Parts& parts, std::int64_t blocks = 2) {
-  return message_of([&] { manual_stages(parts, blocks); });
+  return message_of([&] { manual_stages(parts, blocks, known); });
 }
 
 }  // namespace
@@ -28,22 +41,21 @@ TEST_CASE("manual stages: the lists of a 52-block recipe, each with rotary_emb")
   }
   parts.front().insert(parts.front().begin(), "backbone.embeddings");
   parts.back().insert(parts.back().end(), {"backbone.norm_f", "lm_head"});
-  const ManualStages result = manual_stages(parts, 52);
+  const ManualStages result = manual_stages(parts, 52, known);
   CHECK(result.stages == expected);
   CHECK(result.skipped == std::vector<std::string>(8, "backbone.rotary_emb"));
 }
 
-TEST_CASE("manual stages: other spellings, any order within a list, ends without blocks") {
-  const Parts parts{{"model.embed_tokens"},
-                    {"model.layers.1", "model.rotary_emb", "model.layers.0"},
-                    {"model.norm", "lm_head"}};
-  const ManualStages result = manual_stages(parts, 2);
+TEST_CASE("manual stages: any order within a list, ends without blocks") {
+  const Parts parts{{"backbone.embeddings"},
+                    {"backbone.layers.1", "backbone.rotary_emb", "backbone.layers.0"},
+                    {"backbone.norm_f", "lm_head"}};
+  const ManualStages result = manual_stages(parts, 2, known);
   CHECK(result.stages ==
         std::vector<ModelChunk>{{0, 0, true, false}, {0, 2, false, false}, {2, 2, false, true}});
-  CHECK(result.skipped == std::vector<std::string>{"model.rotary_emb"});
-  CHECK(
-      manual_stages({{"lm_head", "backbone.norm", "backbone.layers.0", "backbone.embed_tokens"}}, 1).stages ==
-      std::vector<ModelChunk>{{0, 1, true, true}});
+  CHECK(result.skipped == std::vector<std::string>{"backbone.rotary_emb"});
+  CHECK(manual_stages({{"lm_head", "model.norm", "backbone.layers.0", "backbone.embeddings"}}, 1, known)
+            .stages == std::vector<ModelChunk>{{0, 1, true, true}});
 }
 
 TEST_CASE("manual stages: mistakes name list and module") {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,14 +41,14 @@ struct BlockWeights {
   bool operator==(const BlockWeights&) const = default;
 };
 
-/// "moe=3,attention=2": the value of NEMOAUTOMODEL_PP_BLOCK_WEIGHTS. Names are those of the kinds, embeddings and head;
-/// ':' may stand for '=', spaces around words are skipped, what is not named keeps its default. Error naming
-/// the part that has another form, an unknown name, a name given twice, or a weight that is negative or no
-/// finite number.
+/// "moe=3,attention=2": the value of NEMOAUTOMODEL_PP_BLOCK_WEIGHTS. Names are those of the kinds, embeddings
+/// and head; ':' may stand for '=', spaces around words are skipped, what is not named keeps its default.
+/// Error naming the part that has another form, an unknown name, a name given twice, or a weight that is
+/// negative or no finite number.
 BlockWeights parse_block_weights(std::string_view text);
 
-/// Stages of about equal weight. ModelChunk i aims at what is left of the weight divided by the stages that are
-/// left, and ends where its sum is nearest to that, at the earlier block of two equally near ones. Every
+/// Stages of about equal weight. ModelChunk i aims at what is left of the weight divided by the stages that
+/// are left, and ends where its sum is nearest to that, at the earlier block of two equally near ones. Every
 /// stage gets at least one block. Error unless 1 <= stages <= blocks.
 std::vector<ModelChunk> weighted_stages(std::span<const BlockKind> blocks, std::int64_t stages,
                                         const BlockWeights& weights = {});
@@ -57,14 +58,22 @@ struct ManualStages {
   std::vector<std::string> skipped;  ///< entries that have no parameters, for a line in the log
 };
 
-/// Stages as the setting module_fqns_per_model_part lists them, one list of module names for each stage:
-/// embeddings or embed_tokens, layers.N, norm_f or norm, each with the prefix "backbone." or "model.", and
-/// lm_head. The order within a list means nothing. rotary_emb (with prefix) has no parameters here, and may
-/// occur anywhere.
+/// The modules that lists of stages name, as people spell them (data/hf/module_names.h).
+struct StageModules {
+  const NameTable* names;  ///< spells the others
+  /// embeddings_name(), block_name(i), final_norm_name() or head_name(); nothing for a name of none of these.
+  std::function<std::optional<TensorName>(std::string_view name)> find;
+  std::function<bool(std::string_view name)> has_no_parameters;  ///< such a module may occur anywhere
+  std::string wanted;                                            ///< all of them, for messages
+};
+
+/// Stages as the setting module_fqns_per_model_part lists them, one list of module names for each stage. The
+/// order within a list means nothing.
 ///
 /// Error naming list and module: no lists, a list without parameters, an unknown module, a module in two
 /// places or in none, blocks that do not ascend from list to list, embeddings outside of the first list,
 /// final norm or lm_head outside of the last one.
-ManualStages manual_stages(const std::vector<std::vector<std::string>>& parts, std::int64_t blocks);
+ManualStages manual_stages(const std::vector<std::vector<std::string>>& parts, std::int64_t blocks,
+                           const StageModules& known);
 
 }  // namespace nemocube

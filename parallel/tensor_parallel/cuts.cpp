@@ -74,16 +74,16 @@ std::int64_t neighbours_with_same(std::int64_t heads, std::int64_t tp) {
 }
 
 /// The blocks of a model, by the names of their kinds.
-std::vector<BlockVariant> variants_of(const NemotronHConfig& config) {
-  std::vector<BlockVariant> variants = config.variants();
+std::vector<BlockVariant> variants_of(const ModelSetup& setup) {
+  std::vector<BlockVariant> variants = setup.variants();
   std::ranges::stable_sort(variants, {}, [](const BlockVariant& v) { return name_of(v.kind); });
   return variants;
 }
 
 /// What the blocks of a model want divided where the plan cuts them.
-std::vector<Divided> divisions_of(const NemotronHConfig& config, const TensorParallelPlan& plan) {
+std::vector<Divided> divisions_of(const ModelSetup& setup, const TensorParallelPlan& plan) {
   std::vector<Divided> all;
-  for (const BlockVariant& variant : variants_of(config))
+  for (const BlockVariant& variant : variants_of(setup))
     for (const Division& d : variant.kind->divisions(*variant.config))
       if (plan.cuts_any(d.module)) all.push_back({d, of_block(variant.own)});
   return all;
@@ -101,11 +101,11 @@ std::string_view name_of(GradientSum sum) {
   return names[static_cast<std::size_t>(sum)];
 }
 
-HeadReplicas head_replicas(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp) {
+HeadReplicas head_replicas(const ModelSetup& setup, const TensorParallelPlan& plan, std::int64_t tp) {
   HeadReplicas r;
   // All blocks of a model use the same groups of ranks that share heads.
   std::map<SharedHeads, Divided> first;
-  for (const Divided& d : divisions_of(config, plan)) {
+  for (const Divided& d : divisions_of(setup, plan)) {
     if (!is_shared(d.size)) continue;
     const Divided& before = first.try_emplace(d.size.shared, d).first->second;
     const std::int64_t same = neighbours_with_same(d.size.value, tp),
@@ -125,16 +125,16 @@ Range vocabulary_range(std::int64_t vocabulary, std::int64_t ranks, std::int64_t
   return {std::min(rank * most, vocabulary), std::min((rank + 1) * most, vocabulary)};
 }
 
-TensorCuts::TensorCuts(const NemotronHConfig& config, TensorParallelPlan plan, const GridSizes& sizes)
-    : config_(config), plan_(std::move(plan)), sizes_(sizes) {
-  check_divisions("distributed.tp_size", sizes.tp, divisions_of(config, plan_));
-  if (config.expert_layers() == 0) return;
+TensorCuts::TensorCuts(const ModelSetup& setup, TensorParallelPlan plan, const GridSizes& sizes)
+    : config_(setup.config), plan_(std::move(plan)), sizes_(sizes) {
+  check_divisions("distributed.tp_size", sizes.tp, divisions_of(setup, plan_));
+  if (setup.expert_layers() == 0) return;
   std::vector<Divided> widths, counts;
-  for (const BlockVariant& variant : variants_of(config)) {
+  for (const BlockVariant& variant : variants_of(setup)) {
     if (!variant.kind->cores(*variant.config).experts) continue;
     const std::string of = of_block(variant.own);
-    widths.push_back({{"moe_intermediate_size", variant.config->moe_intermediate_size, {}}, of});
-    counts.push_back({{"n_routed_experts", variant.config->n_routed_experts, {}}, of});
+    widths.push_back({{"moe_intermediate_size", variant.config->moe.intermediate_size, {}}, of});
+    counts.push_back({{"n_routed_experts", variant.config->moe.n_routed_experts, {}}, of});
   }
   check_divisions("distributed.expert_tp_size", sizes.expt_tp, widths);
   check_divisions("distributed.ep_size", sizes.ep, counts);
@@ -145,7 +145,7 @@ TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) c
   TensorCut cut;
   std::vector<Range> rows;
   std::int64_t at = 0;  // elements so far
-  const auto segments = spec.cut->segments ? spec.cut->segments(config_.of_tensor(spec.name))
+  const auto segments = spec.cut->segments ? spec.cut->segments(config_.of_tensor(spec.id))
                                            : std::vector{RowSegment{spec.shape[0]}};
   std::int64_t row = 0;
   for (const RowSegment& segment : segments) {

@@ -49,12 +49,12 @@ struct TensorCut {
 struct HeadReplicas {
   std::int64_t kv = 1, state = 1;
 };
-HeadReplicas head_replicas(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp);
+HeadReplicas head_replicas(const ModelSetup& setup, const TensorParallelPlan& plan, std::int64_t tp);
 
 class TensorCuts {
  public:
   /// Throws Error for sizes of the model that do not divide: the message lists the grid sizes that do.
-  TensorCuts(const NemotronHConfig& config, TensorParallelPlan plan, const GridSizes& sizes);
+  TensorCuts(const ModelSetup& setup, TensorParallelPlan plan, const GridSizes& sizes);
   TensorCut operator()(const TensorSpec& spec, const GridPlace& place) const;
   const TensorParallelPlan& plan() const { return plan_; }
 
@@ -65,7 +65,7 @@ class TensorCuts {
   TensorCut expert(const TensorSpec& spec, int width_dim, const GridPlace& place) const;
   TensorCut whole(const TensorSpec& spec, std::int64_t tp_rank, bool partial) const;
 
-  NemotronHConfig config_;
+  ModelConfig config_;
   TensorParallelPlan plan_;
   GridSizes sizes_;
 };

@@ -11,8 +11,8 @@ using Ranges = std::vector<Range>;
 
 namespace {
 
-TensorCut cut_of(const NemotronHConfig& config, const GridSizes& sizes, std::int64_t rank,
-                 const std::string& name, bool sequence_parallel = false) {
+TensorCut cut_of(const ModelSetup& config, const GridSizes& sizes, std::int64_t rank, const std::string& name,
+                 bool sequence_parallel = false) {
   const auto specs = tensor_specs(config);
   const auto spec = std::ranges::find(specs, name, &TensorSpec::name);
   REQUIRE(spec != specs.end());
@@ -22,18 +22,18 @@ TensorCut cut_of(const NemotronHConfig& config, const GridSizes& sizes, std::int
 
 Ranges rows(const TensorCut& cut) { return cut.shard.ranges()[0]; }
 
-std::string error_of(const NemotronHConfig& config, const GridSizes& sizes,
+std::string error_of(const ModelConfig& config, const GridSizes& sizes,
                      const std::vector<TensorParallelRule>& rules = {}) {
   return message_of([&] { TensorCuts(config, TensorParallelPlan(config, false, rules), sizes); });
 }
 
 /// Every block kind and every bias; sizes that 8 ranks divide.
-NemotronHConfig wide_config() {
-  NemotronHConfig c = with_experts({"M*-E", 16, 16, 2, 24, 16, 2, 3}, {8, 2, 12, 8, 5});
+ModelConfig wide_config() {
+  ModelConfig c = with_experts({"M*-E", 16, 16, 2, 24, 16, 2, 3}, {8, 2, 12, 8, 5});
   c.vocab_size = 21;
-  c.head_dim = 4;
-  c.n_groups = 2;
-  c.use_bias = c.mlp_bias = true;
+  c.attention.head_dim = 4;
+  c.mamba.n_groups = 2;
+  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
   return c;
 }
 
@@ -41,9 +41,9 @@ NemotronHConfig wide_config() {
 
 TEST_CASE("tensor cuts: Mamba's segments are cut one by one") {
   // Worked example: 64 heads of 64 channels, 8 groups of 128 states, 4 taps, rank 1 of 4.
-  NemotronHConfig c = dense({"M", 512, 8, 8, 8, 64, 64, 128});
-  c.n_groups = 8;
-  c.use_bias = true;
+  ModelConfig c = dense({"M", 512, 8, 8, 8, 64, 64, 128});
+  c.mamba.n_groups = 8;
+  c.mamba.use_bias = true;
   const std::string mixer = "backbone.layers.0.mixer";
   const Ranges in_proj{{1024, 2048}, {5120, 6144}, {8448, 8704}, {9472, 9728}, {10256, 10272}};
   for (const char* member : {".in_proj.weight", ".in_proj.bias"}) {
@@ -68,8 +68,8 @@ TEST_CASE("tensor cuts: Mamba's segments are cut one by one") {
 }
 
 TEST_CASE("tensor cuts: fewer groups of B and C than ranks") {
-  NemotronHConfig c = dense({"M", 512, 8, 8, 8, 64, 64, 128});
-  c.n_groups = 2;  // rank 5 of 8 has group 1, as have ranks 4 to 7
+  ModelConfig c = dense({"M", 512, 8, 8, 8, 64, 64, 128});
+  c.mamba.n_groups = 2;  // rank 5 of 8 has group 1, as have ranks 4 to 7
   const std::string mixer = "backbone.layers.0.mixer";
   const TensorCut in_proj = cut_of(c, {.tp = 8}, 5, mixer + ".in_proj.weight");
   CHECK(rows(in_proj) == Ranges{{2560, 3072}, {6656, 7168}, {8320, 8448}, {8576, 8704}, {8744, 8752}});
@@ -89,7 +89,7 @@ TEST_CASE("tensor cuts: fewer groups of B and C than ranks") {
 
 TEST_CASE("tensor cuts: fewer key-value heads than ranks") {
   // 32 query heads, 2 key-value heads, 8 ranks: ranks 0 to 3 hold head 0, rank r the queries 4 r to 4 r + 3.
-  const NemotronHConfig c = dense({"*", 64, 32, 2, 8, 8, 8, 8});  // head_dim 128
+  const ModelConfig c = dense({"*", 64, 32, 2, 8, 8, 8, 8});  // head_dim 128
   const std::string mixer = "backbone.layers.0.mixer";
   for (std::int64_t r = 0; r < 8; ++r) {
     CAPTURE(r);
@@ -121,7 +121,7 @@ TEST_CASE("tensor cuts: a vocabulary of any size is cut without padding") {
   CHECK(parts(23, 4) == Ranges{{0, 6}, {6, 12}, {12, 18}, {18, 23}});
   CHECK(parts(5, 4) == Ranges{{0, 2}, {2, 4}, {4, 5}, {5, 5}});
   CHECK(parts(1, 3) == Ranges{{0, 1}, {1, 1}, {1, 1}});
-  NemotronHConfig c = tiny_config("*");
+  ModelConfig c = tiny_config("*");
   c.vocab_size = 5;
   const TensorCut none = cut_of(c, {.tp = 4}, 3, "lm_head.weight");
   CHECK(none.shard.shape() == Shape({0, 12}));
@@ -129,7 +129,7 @@ TEST_CASE("tensor cuts: a vocabulary of any size is cut without padding") {
 }
 
 TEST_CASE("tensor cuts: experts by ep and expt_tp") {
-  const NemotronHConfig c = wide_config();
+  const ModelConfig c = wide_config();
   const GridSizes sizes{.tp = 2, .cp = 2, .dp_shard = 2, .expt_tp = 2, .ep = 4};
   const TensorCut up = cut_of(c, sizes, 5, "backbone.layers.3.mixer.experts.up_proj");  // expt_tp 1, ep 2
   CHECK(up.shard.ranges() == std::vector<Ranges>{{{4, 6}}, {{6, 12}}, {{0, 5}}});
@@ -141,12 +141,12 @@ TEST_CASE("tensor cuts: experts by ep and expt_tp") {
 }
 
 TEST_CASE("tensor cuts: blocks of different sizes are cut by their own") {
-  NemotronHConfig c = wide_config();
+  ModelConfig c = wide_config();
   c.blocks = parse_pattern("M*-EM*-E").blocks;
-  own_config(c, 4).mamba_num_heads = 8, own_config(c, 4).ssm_state_size = 5;
-  own_config(c, 5).num_attention_heads = 8, own_config(c, 5).head_dim = 6;
-  own_config(c, 6).intermediate_size = 16;
-  own_config(c, 7).n_routed_experts = 12, own_config(c, 7).moe_intermediate_size = 4;
+  own_config(c, 4).mamba.num_heads = 8, own_config(c, 4).mamba.ssm_state_size = 5;
+  own_config(c, 5).attention.num_attention_heads = 8, own_config(c, 5).attention.head_dim = 6;
+  own_config(c, 6).mlp.intermediate_size = 16;
+  own_config(c, 7).moe.n_routed_experts = 12, own_config(c, 7).moe.intermediate_size = 4;
   const GridSizes sizes{.tp = 2, .cp = 2, .dp_shard = 2, .expt_tp = 2, .ep = 4};
   // z, x, B, C and dt: 16 + 16 + 10 + 10 + 8 rows
   CHECK(rows(cut_of(c, {.tp = 2}, 1, "backbone.layers.4.mixer.in_proj.weight")) ==
@@ -172,7 +172,7 @@ TEST_CASE("tensor cuts: blocks of different sizes are cut by their own") {
         "1, 2, 4 or 8");
   const TensorParallelPlan plan(c);
   CHECK(head_replicas(c, plan, 4).kv == 2);
-  own_config(c, 5).num_key_value_heads = 4;
+  own_config(c, 5).attention.num_key_value_heads = 4;
   CHECK(head_replicas(c, plan, 2).kv == 1);
   CHECK(
       message_of([&] { head_replicas(c, plan, 4); }) ==
@@ -182,7 +182,7 @@ TEST_CASE("tensor cuts: blocks of different sizes are cut by their own") {
 }
 
 TEST_CASE("tensor cuts: which gradients are partial over tp") {
-  const NemotronHConfig c = wide_config();
+  const ModelConfig c = wide_config();
   const auto sum = [&](const char* name, bool sequence_parallel) {
     return cut_of(c, {.tp = 2}, 1, name, sequence_parallel).sum;
   };
@@ -216,9 +216,9 @@ TEST_CASE("tensor cuts: which gradients are partial over tp") {
 }
 
 TEST_CASE("tensor cuts: the factors of an adapter follow their weight") {
-  NemotronHConfig c = wide_config();
+  ModelSetup c = wide_config();
   for (const TensorSpec& spec : tensor_specs(c))
-    if (spec.linear) c.lora.modules.emplace(module_of_weight(spec.name), LoraModule{.rank = 3});
+    if (spec.linear) c.choices.lora.modules.emplace(spec.id.module(), LoraModule{.rank = 3});
   const GridSizes sizes{.tp = 4, .expt_tp = 2, .ep = 2};
   const auto cut = [&](const char* module, char factor) {
     return cut_of(c, sizes, 1, cat(module, ".lora_", factor, ".weight"));
@@ -270,9 +270,9 @@ TEST_CASE("tensor cuts: the factors of an adapter follow their weight") {
 }
 
 TEST_CASE("tensor cuts: every element is held, and counted once") {
-  NemotronHConfig c = wide_config();
+  ModelSetup c = wide_config();
   for (const TensorSpec& spec : tensor_specs(c))
-    if (spec.linear) c.lora.modules.emplace(module_of_weight(spec.name), LoraModule{.rank = 3});
+    if (spec.linear) c.choices.lora.modules.emplace(spec.id.module(), LoraModule{.rank = 3});
   for (const GridSizes& sizes : {GridSizes{}, GridSizes{.tp = 2}, GridSizes{.tp = 4, .ep = 4},
                                  GridSizes{.tp = 8, .expt_tp = 2, .ep = 4}, GridSizes{.tp = 8, .expt_tp = 4},
                                  GridSizes{.tp = 2, .dp_shard = 4, .expt_tp = 1, .ep = 8}}) {
@@ -313,7 +313,7 @@ TEST_CASE("tensor cuts: every element is held, and counted once") {
 }
 
 TEST_CASE("tensor cuts: sizes that do not divide are refused with those that do") {
-  const NemotronHConfig attention = dense({"*", 64, 24, 6, 8, 8, 8, 8});
+  const ModelConfig attention = dense({"*", 64, 24, 6, 8, 8, 8, 8});
   CHECK(
       error_of(attention, {.tp = 5}) ==
       "distributed.tp_size is 5; num_attention_heads is 24; want a divisor. Sizes that fit this model: 1, 2, "
@@ -323,8 +323,8 @@ TEST_CASE("tensor cuts: sizes that do not divide are refused with those that do"
       "distributed.tp_size is 4; num_key_value_heads is 6; want a divisor or a multiple. Sizes that fit this "
       "model: 1, 2, 3, 6, 12 or 24");
   CHECK(error_of(attention, {.tp = 12}) == "no error");
-  NemotronHConfig mamba = dense({"M-", 64, 8, 8, 20, 12, 8, 8});
-  mamba.n_groups = 3;
+  ModelConfig mamba = dense({"M-", 64, 8, 8, 20, 12, 8, 8});
+  mamba.mamba.n_groups = 3;
   CHECK(error_of(mamba, {.tp = 8}) ==
         "distributed.tp_size is 8; mamba_num_heads is 12; want a divisor. Sizes that fit this model: 1");
   CHECK(
@@ -334,7 +334,7 @@ TEST_CASE("tensor cuts: sizes that do not divide are refused with those that do"
         "distributed.tp_size is 3; intermediate_size is 20; want a divisor. Sizes that fit this model: 1");
   // What the plan leaves whole limits nothing.
   CHECK(error_of(mamba, {.tp = 5}, {{"backbone.layers.0.mixer.*", "replicated"}}) == "no error");
-  const NemotronHConfig experts = with_experts({"E", 16, 8, 8, 8, 8, 8, 8}, {6, 2, 10, 9});
+  const ModelConfig experts = with_experts({"E", 16, 8, 8, 8, 8, 8, 8}, {6, 2, 10, 9});
   CHECK(error_of(experts, {.tp = 2}) ==
         "distributed.tp_size is 2; moe_shared_expert_intermediate_size is 9; want a divisor. Sizes that fit "
         "this model: 1, 3 or 9");

@@ -44,11 +44,11 @@ Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int6
   return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;  // numbers for the host
 }
 
-TensorParallel::TensorParallel(NemotronH& model, const TensorParallelPlan& plan, const ProcessGroups& groups,
+TensorParallel::TensorParallel(Stack& model, const TensorParallelPlan& plan, const ProcessGroups& groups,
                                RowCut group_rows)
     : tp_(groups["tp"]),
       sequence_parallel_(plan.sequence_parallel()),
-      cuts_head_(tp_.size() > 1 && plan.style("lm_head") == TensorStyle::vocab_parallel),
+      cuts_head_(tp_.size() > 1 && plan.style(model.config().head_module()) == TensorStyle::vocab_parallel),
       group_rows_(std::move(group_rows)) {
   if (tp_.size() > 1 || group_rows_)
     for (MoeMixer* moe : model.moe_layers()) moe->set_rows(rows_at(true));
@@ -59,22 +59,22 @@ TensorParallel::TensorParallel(NemotronH& model, const TensorParallelPlan& plan,
   reductions_.push_back(std::make_unique<GroupReduction>(tp_));
   const VocabularyPart own_tokens{vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin,
                                   reductions_.back().get()};
-  if (cuts_head_) model.vocabulary_part = own_tokens;
-  if (plan.style("backbone.embeddings") == TensorStyle::vocab_parallel) model.embedding_part = own_tokens;
+  if (cuts_head_ && model.tail()) model.tail()->part = own_tokens;
+  if (model.front() && plan.style(embeddings_name()) == TensorStyle::vocab_parallel)
+    model.front()->part = own_tokens;
   share_norm_groups(model, groups["state_replicas"]);
 }
 
-void TensorParallel::share_norm_groups(NemotronH& model, Communicator& sharers) {
+void TensorParallel::share_norm_groups(Stack& model, Communicator& sharers) {
   if (sharers.size() == 1) return;
   reductions_.push_back(std::make_unique<GroupReduction>(sharers));
   for (MambaMixer* mamba : model.mixers<MambaMixer>())
     if (mamba->is_cut()) mamba->set_norm_part({reductions_.back().get(), sharers.size()});
 }
 
-void TensorParallel::number_rows(NemotronH& model) {
-  std::map<std::string_view, bool> own_rows;  // by module
-  const std::vector<TensorSpec> specs = tensor_specs(model.config());
-  for (const TensorSpec& spec : specs)
+void TensorParallel::number_rows(Stack& model) {
+  std::map<TensorName, bool> own_rows;  // by module
+  for (const TensorSpec& spec : tensor_specs(model.setup()))
     own_rows.emplace(spec.module,
                      spec.cut->always_own_rows ||
                          (sequence_parallel_ && spec.cut->style == TensorStyle::sequence_parallel));

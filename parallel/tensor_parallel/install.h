@@ -2,7 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/comm/process_groups.h"
 #include "parallel/mappings/mappings.h"
 #include "parallel/tensor_parallel/plan.h"
@@ -35,7 +35,7 @@ class TensorParallel {
  public:
   /// `group_rows` are the rows that this tp group has of a microbatch; empty: all. The model, the groups and this
   /// object are to live as long as the model computes.
-  TensorParallel(NemotronH& model, const TensorParallelPlan& plan, const ProcessGroups& groups,
+  TensorParallel(Stack& model, const TensorParallelPlan& plan, const ProcessGroups& groups,
                  RowCut group_rows = {});
   TensorParallel(const TensorParallel&) = delete;  // the model's transforms lead here
   TensorParallel& operator=(const TensorParallel&) = delete;
@@ -52,9 +52,9 @@ class TensorParallel {
   Transform to_own_rows() const;
   Transform to_all_rows(Consumer consumer) const;
   /// Where the ranks `sharers` hold parts of the same groups of channels, their norms run over all of them.
-  void share_norm_groups(NemotronH& model, Communicator& sharers);
+  void share_norm_groups(Stack& model, Communicator& sharers);
   /// For layers that ask for their rows.
-  void number_rows(NemotronH& model);
+  void number_rows(Stack& model);
   RowCut rows_at(bool own) const;  ///< those of the group, or this rank's part of them
   Sequences rows_of_group(const Sequences& whole) const;
   /// How many of them each rank has, where rows are cut.

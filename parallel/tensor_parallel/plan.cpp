@@ -11,28 +11,41 @@
 namespace nemocube {
 namespace {
 
+/// Whether some block has a norm behind its mixer.
+bool has_norm_after(const ModelConfig& config) {
+  const auto has = [](const BlockConfig& sizes) { return sizes.residual == Residual::norm_before_and_after; };
+  return has(config.common()) ||
+         std::ranges::any_of(config.own_configs, [&](const auto& own) { return has(own.second); });
+}
+
 /// The usual rules, which match every module of the model: those of all kinds of blocks, by the names of the kinds.
-std::vector<TensorParallelRule> usual_rules(const NemotronHConfig& config) {
+std::vector<TensorParallelRule> usual_rules(const ModelSetup& setup) {
+  const ModelConfig& config = setup.config;
   std::vector<TensorParallelRule> rules;
-  const auto add = [&](std::string pattern, TensorStyle style) {
+  const auto add = [&](const TensorName& module, TensorStyle style) {
+    std::string pattern = config.names->pattern(module);
     if (std::ranges::find(rules, pattern, &TensorParallelRule::pattern) == rules.end())
       rules.push_back({std::move(pattern), std::string(name_of(style))});
   };
-  add("backbone.embeddings", TensorStyle::vocab_parallel);
-  add("backbone.layers.*.norm", TensorStyle::sequence_parallel);
+  add(embeddings_name(), TensorStyle::vocab_parallel);
+  add(block_name(0) / "norm", TensorStyle::sequence_parallel);
+  const bool norm_after = has_norm_after(config);
+  if (norm_after) add(block_name(0) / post_norm, TensorStyle::sequence_parallel);
   std::vector<BlockKind> kinds = config.kinds();
   std::ranges::sort(kinds, {}, [](BlockKind kind) { return name_of(kind); });
-  for (const BlockKind kind : kinds)
-    for (const BlockTensor& tensor : kind->tensors())
-      add(cat("backbone.layers.*.mixer.", module_of(tensor)), tensor.cut.style);
-  add("backbone.norm_f", TensorStyle::sequence_parallel);
-  add("lm_head", TensorStyle::vocab_parallel);
-  if (config.mtp.depths == 0) return rules;
-  for (const char* whole : {"norm", "enorm", "hnorm", "eh_proj", "final_layernorm"})
-    add(cat("mtp.layers.*.", whole), TensorStyle::sequence_parallel);
-  for (const BlockKind kind : kinds)
-    for (const BlockTensor& tensor : kind->tensors())
-      add(cat("mtp.layers.*.mixer.", module_of(tensor)), tensor.cut.style);
+  const auto add_mixers = [&](const TensorName& block) {
+    for (const BlockKind kind : kinds)
+      for (const BlockTensor& tensor : kind->tensors())
+        add(mixer_of(block) / module_of(tensor), tensor.cut.style);
+  };
+  add_mixers(block_name(0));
+  add(final_norm_name(), TensorStyle::sequence_parallel);
+  if (!config.tie_word_embeddings) add(head_name(), TensorStyle::vocab_parallel);
+  if (setup.choices.mtp.depths == 0) return rules;
+  for (const char* whole : {"norm", mtp_embedding_norm, mtp_hidden_norm, mtp_join, mtp_final_norm})
+    add(depth_name(0) / whole, TensorStyle::sequence_parallel);
+  if (norm_after) add(depth_name(0) / post_norm, TensorStyle::sequence_parallel);
+  add_mixers(depth_name(0));
   return rules;
 }
 
@@ -64,24 +77,24 @@ TensorStyle style_as(const CutRule& choice, std::string_view word, std::string_v
   return TensorStyle::replicated;
 }
 
-void check_whole_mixers(const std::map<std::string, TensorStyle, std::less<>>& styles) {
-  using Entry = std::pair<const std::string, TensorStyle>;
-  std::map<std::string, const Entry*> first_of;  // by what the modules are part of
+void check_whole_mixers(const std::map<TensorName, TensorStyle>& styles, const NameTable& names) {
+  using Entry = std::pair<const TensorName, TensorStyle>;
+  std::map<TensorName, const Entry*> first_of;  // by what the modules are part of
   for (const Entry& entry : styles) {
     const auto& [module, style] = entry;
-    if (module.find(".mixer.") == std::string::npos) continue;
-    const Entry& first = *first_of.emplace(module.substr(0, module.rfind('.')), &entry).first->second;
+    if (!module.in_mixer()) continue;
+    const Entry& first = *first_of.emplace(module.around(), &entry).first->second;
     require((style == TensorStyle::replicated) == (first.second == TensorStyle::replicated),
-            "the tensor-parallel plan says ", name_of(first.second), " for '", first.first, "' and ",
-            name_of(style), " for '", module, "'; want both cut or both replicated");
+            "the tensor-parallel plan says ", name_of(first.second), " for '", names.text(first.first),
+            "' and ", name_of(style), " for '", names.text(module), "'; want both cut or both replicated");
   }
 }
 
 }  // namespace
 
-TensorParallelPlan::TensorParallelPlan(const NemotronHConfig& config, bool sequence_parallel,
+TensorParallelPlan::TensorParallelPlan(const ModelSetup& setup, bool sequence_parallel,
                                        const std::vector<TensorParallelRule>& rules)
-    : sequence_parallel_(sequence_parallel) {
+    : sequence_parallel_(sequence_parallel), names_(setup.config.names) {
   std::vector<TensorParallelRule> all;
   for (const TensorParallelRule& rule : rules) {
     if (is_skipped(rule.style)) {
@@ -95,13 +108,13 @@ TensorParallelPlan::TensorParallelPlan(const NemotronHConfig& config, bool seque
     all.push_back(rule);
   }
   const std::size_t own = all.size();
-  std::ranges::move(usual_rules(config), std::back_inserter(all));
+  std::ranges::move(usual_rules(setup), std::back_inserter(all));
 
   std::set<std::size_t> matched, used;
   std::string known;  // entries of the usual plan that the model has
-  for (const TensorSpec& spec : tensor_specs(config)) {
-    const std::string& module = spec.module;
-    if (styles_.contains(module)) continue;
+  for (const TensorSpec& spec : tensor_specs(setup)) {
+    if (styles_.contains(spec.module)) continue;
+    const std::string module = names_->text(spec.module);
     std::size_t counting = all.size();
     for (std::size_t i = all.size(); i-- > 0;)
       if (pattern_matches(all[i].pattern, module)) {
@@ -109,27 +122,27 @@ TensorParallelPlan::TensorParallelPlan(const NemotronHConfig& config, bool seque
         counting = i;
       }
     used.insert(counting);
-    styles_.emplace(module, style_as(*spec.cut, all.at(counting).style, module));
+    styles_.emplace(spec.module, style_as(*spec.cut, all.at(counting).style, module));
   }
   for (std::size_t i = own; i < all.size(); ++i)
     if (matched.contains(i)) known += (known.empty() ? "" : ", ") + all[i].pattern;
   for (std::size_t i = 0; i < own; ++i)
     require(matched.contains(i), "the tensor-parallel plan: ", quote(all[i].pattern),
             " matches no module of this model; the modules are ", known);
-  check_whole_mixers(styles_);
+  check_whole_mixers(styles_, *names_);
   for (const std::size_t i : used) rules_.push_back(all[i]);
 }
 
-TensorStyle TensorParallelPlan::style(std::string_view module) const {
+TensorStyle TensorParallelPlan::style(const TensorName& module) const {
   const auto found = styles_.find(module);
-  expect(found != styles_.end(), "the tensor-parallel plan has no module '", module, "'");
+  expect(found != styles_.end(), "the tensor-parallel plan has no module '", names_->text(module), "'");
   return found->second;
 }
 
 bool TensorParallelPlan::cuts_any(std::string_view module_of_block) const {
-  const std::string ending = cat(".mixer.", module_of_block);
   return std::ranges::any_of(styles_, [&](const auto& entry) {
-    return entry.first.ends_with(ending) && entry.second != TensorStyle::replicated;
+    return entry.first.in_mixer() && entry.first.member == module_of_block &&
+           entry.second != TensorStyle::replicated;
   });
 }
 

@@ -54,12 +54,12 @@ TEST_CASE("tensor plan: the usual plan, as YAML and for every tensor") {
     const auto specs = tensor_specs(tiny_config_with_all_tensors());
     const auto spec = std::ranges::find(specs, cat("backbone.layers.0.mixer.", member), &TensorSpec::name);
     REQUIRE(spec != specs.end());
-    CHECK(spec->module == "backbone.layers.0.mixer.in_proj");
+    CHECK(spec->module == mixer_name(0, "in_proj"));
     CHECK(plan.style(*spec) == TensorStyle::colwise);
   }
-  CHECK(plan.style("backbone.layers.0.norm") == TensorStyle::sequence_parallel);
-  CHECK(plan.style("backbone.layers.3.mixer.gate") == TensorStyle::sequence_parallel);
-  CHECK(plan.style("backbone.layers.3.mixer.experts.down_proj") == TensorStyle::expert_rowwise);
+  CHECK(plan.style(named("backbone.layers.0.norm")) == TensorStyle::sequence_parallel);
+  CHECK(plan.style(named("backbone.layers.3.mixer.gate")) == TensorStyle::sequence_parallel);
+  CHECK(plan.style(named("backbone.layers.3.mixer.experts.down_proj")) == TensorStyle::expert_rowwise);
   CHECK(plan.cuts_any("q_proj"));
   CHECK_FALSE(TensorParallelPlan(tiny_config("M-")).cuts_any("q_proj"));
   CHECK_FALSE(plan.sequence_parallel());
@@ -72,12 +72,12 @@ TEST_CASE("tensor plan: the user's rules come first, and the first that matches 
                     {"backbone.layers.*.mixer.shared_experts.*", "replicated"},
                     {"lm_head", "replicated"}};
   const TensorParallelPlan plan(tiny_config("**E"), false, rules);
-  CHECK(plan.style("backbone.layers.0.mixer.q_proj") == TensorStyle::colwise);
-  CHECK(plan.style("backbone.layers.1.mixer.q_proj") == TensorStyle::replicated);
-  CHECK(plan.style("backbone.layers.1.mixer.o_proj") == TensorStyle::replicated);
-  CHECK(plan.style("backbone.layers.2.mixer.shared_experts.up_proj") == TensorStyle::replicated);
-  CHECK(plan.style("backbone.layers.2.mixer.experts.up_proj") == TensorStyle::expert_colwise);
-  CHECK(plan.style("lm_head") == TensorStyle::replicated);
+  CHECK(plan.style(named("backbone.layers.0.mixer.q_proj")) == TensorStyle::colwise);
+  CHECK(plan.style(named("backbone.layers.1.mixer.q_proj")) == TensorStyle::replicated);
+  CHECK(plan.style(named("backbone.layers.1.mixer.o_proj")) == TensorStyle::replicated);
+  CHECK(plan.style(named("backbone.layers.2.mixer.shared_experts.up_proj")) == TensorStyle::replicated);
+  CHECK(plan.style(named("backbone.layers.2.mixer.experts.up_proj")) == TensorStyle::expert_colwise);
+  CHECK(plan.style(named("lm_head")) == TensorStyle::replicated);
   const std::string yaml = to_yaml(plan.rules());
   CHECK(
       yaml.starts_with("\"backbone.layers.1.mixer.*_proj\": replicated\n"
@@ -93,9 +93,9 @@ TEST_CASE("tensor plan: words of other plans") {
                                  {"lm_head", "colwise_rep"},
                                  {"model.layers.*.mlp.experts", "ep_router"},
                                  {"backbone.norm_f", "replicated_with_grad_allreduce"}});
-  CHECK(plan.style("backbone.embeddings") == TensorStyle::vocab_parallel);
-  CHECK(plan.style("lm_head") == TensorStyle::vocab_parallel);
-  CHECK(plan.style("backbone.norm_f") == TensorStyle::sequence_parallel);
+  CHECK(plan.style(named("backbone.embeddings")) == TensorStyle::vocab_parallel);
+  CHECK(plan.style(named("lm_head")) == TensorStyle::vocab_parallel);
+  CHECK(plan.style(named("backbone.norm_f")) == TensorStyle::sequence_parallel);
   REQUIRE(plan.notes().size() == 2);
   CHECK(plan.notes()[0] ==
         "the tensor-parallel plan: 'ep_router' for 'model.layers.*.mlp.experts' is skipped, the grid decides "

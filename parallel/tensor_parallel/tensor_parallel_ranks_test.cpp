@@ -14,13 +14,12 @@ using namespace nemocube::testing;
 namespace {
 
 /// Every kind of block and every bias, in sizes that `tp` ranks divide.
-NemotronHConfig config_for(std::int64_t tp, std::int64_t kv_heads) {
-  NemotronHConfig c =
-      with_experts({"ME*-", 12, 2 * tp, kv_heads, 3 * tp, 2 * tp, 3, 5, 4}, {6, 2, 7, 5 * tp, 6});
+ModelConfig config_for(std::int64_t tp, std::int64_t kv_heads) {
+  ModelConfig c = with_experts({"ME*-", 12, 2 * tp, kv_heads, 3 * tp, 2 * tp, 3, 5, 4}, {6, 2, 7, 5 * tp, 6});
   c.vocab_size = 23;
-  c.head_dim = 4;
-  c.n_groups = tp;
-  c.use_bias = c.mlp_bias = true;
+  c.attention.head_dim = 4;
+  c.mamba.n_groups = tp;
+  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
   return c;
 }
 
@@ -34,26 +33,26 @@ Tensor local_part(const Tensor& global, const Shard& shard) {
   return Tensor::from(own, shard.shape());
 }
 
-const Parameter& same_of(const NemotronH& whole, const Parameter& p) {
+const Parameter& same_of(const Stack& whole, const Parameter& p) {
   return *std::ranges::find(whole.parameters().all(), p.name, &Parameter::name);
 }
 
 /// One rank's part of a model: the weights of `whole`, cut and connected over the ranks of a grid.
 struct CutModel {
-  CutModel(const NemotronH& whole, std::int64_t tp, bool sequence_parallel,
+  CutModel(const Stack& whole, std::int64_t tp, bool sequence_parallel,
            const std::vector<TensorParallelRule>& rules = {}, RowCut group_rows = {})
-      : plan(whole.config(), sequence_parallel, rules),
-        sizes(sizes_of(whole.config(), plan, tp)),
+      : plan(whole.setup(), sequence_parallel, rules),
+        sizes(sizes_of(whole.setup(), plan, tp)),
         place(place_of(sizes, test_world().rank())),
-        cuts(whole.config(), plan, sizes),
+        cuts(whole.setup(), plan, sizes),
         groups(test_world(), make_grid(sizes)),
-        model(whole.config(), DType::f64, Device::cpu,
+        model(whole.setup(), DType::f64, Device::cpu,
               {whole.part().chunks, [this](const TensorSpec& spec) { return cuts(spec, place).shard; }}),
         parallel(model, plan, groups, std::move(group_rows)) {
     for (Parameter& p : model.parameters().all())
       p.value.copy_from(local_part(same_of(whole, p).value, p.shard));
   }
-  static GridSizes sizes_of(const NemotronHConfig& config, const TensorParallelPlan& plan, std::int64_t tp) {
+  static GridSizes sizes_of(const ModelSetup& config, const TensorParallelPlan& plan, std::int64_t tp) {
     const HeadReplicas replicas = head_replicas(config, plan, tp);
     return {.tp = tp,
             .dp_shard = test_world().size() / tp,
@@ -61,7 +60,7 @@ struct CutModel {
             .state_replicas = replicas.state};
   }
   TensorCut cut(const Parameter& p) const {
-    const auto specs = tensor_specs(model.config());
+    const auto specs = tensor_specs(model.setup());
     return cuts(*std::ranges::find(specs, p.name, &TensorSpec::name), place);
   }
   /// This rank's rows of those that its tp group has.
@@ -78,7 +77,7 @@ struct CutModel {
   GridPlace place;
   TensorCuts cuts;
   ProcessGroups groups;
-  NemotronH model;
+  Stack model;
   TensorParallel parallel;
 };
 
@@ -89,7 +88,7 @@ struct Pass {
 };
 
 /// Forward and backward of a model that begins with a residual sum.
-Pass run(NemotronH& model, const Tensor& residual, const TestBatch& batch, bool deferred = false) {
+Pass run(Stack& model, const Tensor& residual, const TestBatch& batch, bool deferred = false) {
   Tape tape;
   if (deferred) tape.defer_weight_work();
   Context ctx{.tape = &tape};
@@ -113,7 +112,7 @@ Pass run(NemotronH& model, const Tensor& residual, const TestBatch& batch, bool 
 constexpr double tolerance = 1e-12;
 
 /// The gradients of the ranks, completed as the cuts say, are the parts of the gradients of the whole model.
-void check_gradients(CutModel& part, const NemotronH& whole) {
+void check_gradients(CutModel& part, const Stack& whole) {
   double squares = 0, want_squares = 0;
   for (const Parameter& p : part.model.parameters().all()) {
     if (!p.node) continue;
@@ -139,7 +138,7 @@ void check_gradients(CutModel& part, const NemotronH& whole) {
   CHECK(sum.item<double>() == doctest::Approx(want_squares).epsilon(tolerance));
 }
 
-void check_pass(CutModel& part, const Pass& got, NemotronH& whole, const Pass& want) {
+void check_pass(CutModel& part, const Pass& got, Stack& whole, const Pass& want) {
   CHECK(got.loss == doctest::Approx(want.loss).epsilon(tolerance));
   CHECK(relative_error(got.hidden, part.own_rows(want.hidden)) < tolerance);
   CHECK(relative_error(got.residual_gradient, part.own_rows(want.residual_gradient)) < tolerance);
@@ -152,12 +151,12 @@ void check_pass(CutModel& part, const Pass& got, NemotronH& whole, const Pass& w
   check_gradients(part, whole);
 }
 
-ModelPart without_embeddings(const NemotronHConfig& config) {
+ModelPart without_embeddings(const ModelConfig& config) {
   return {{{0, config.num_layers(), false, true}}, {}};
 }
 
 /// Both ways of a pass on batches of several lengths: more rows than ranks, fewer, none.
-void check_on_batches(NemotronH& whole, CutModel& part) {
+void check_on_batches(Stack& whole, CutModel& part) {
   for (const std::vector<std::int64_t>& lengths :
        std::vector<std::vector<std::int64_t>>{{9, 0, 5}, {1}, {0}}) {
     CAPTURE(lengths.size());
@@ -175,8 +174,8 @@ TEST_CASE("tensor parallel: loss and gradients are those of one device") {
   for (const std::int64_t tp : std::set<std::int64_t>{size, size == 4 ? 2 : size}) {
     // As many key-value heads as ranks, and one that all ranks share.
     for (const std::int64_t kv_heads : {tp, std::int64_t{1}}) {
-      const NemotronHConfig config = config_for(tp, kv_heads);
-      NemotronH whole(config, DType::f64, Device::cpu, without_embeddings(config));
+      const ModelConfig config = config_for(tp, kv_heads);
+      Stack whole(config, DType::f64, Device::cpu, without_embeddings(config));
       randomise(whole, 61);
       for (const bool sequence_parallel : {false, true}) {
         CAPTURE(tp);
@@ -191,8 +190,8 @@ TEST_CASE("tensor parallel: loss and gradients are those of one device") {
 
 TEST_CASE("tensor parallel: activation checkpointing and deferred weight work") {
   const std::int64_t tp = test_world().size();
-  const NemotronHConfig config = config_for(tp, tp);
-  NemotronH whole(config, DType::f64, Device::cpu, without_embeddings(config));
+  const ModelConfig config = config_for(tp, tp);
+  Stack whole(config, DType::f64, Device::cpu, without_embeddings(config));
   randomise(whole, 64);
   const TestBatch batch = random_batch(config, {7, 4}, 65);
   const Tensor rows = random_tensor({11, config.hidden_size}, DType::f64, 66);
@@ -210,8 +209,8 @@ TEST_CASE("tensor parallel: activation checkpointing and deferred weight work") 
 
 TEST_CASE("tensor parallel: mixers, embeddings and lm_head that the plan leaves whole") {
   const std::int64_t tp = test_world().size();
-  const NemotronHConfig config = config_for(tp, tp);
-  NemotronH whole(config, DType::f64, Device::cpu);
+  const ModelConfig config = config_for(tp, tp);
+  Stack whole(config, DType::f64, Device::cpu);
   randomise(whole, 67);
   const TestBatch batch = random_batch(config, {6, 7}, 68);
   const double loss = loss_and_gradients(whole, batch);
@@ -233,11 +232,11 @@ TEST_CASE("tensor parallel: mixers, embeddings and lm_head that the plan leaves 
 
 TEST_CASE("tensor parallel: vocabularies smaller than the number of ranks") {
   const std::int64_t tp = test_world().size();
-  NemotronHConfig config = config_for(tp, tp);
+  ModelConfig config = config_for(tp, tp);
   config.blocks = parse_pattern("-").blocks;
   for (const std::int64_t vocabulary : {3, 5}) {
     config.vocab_size = vocabulary;
-    NemotronH whole(config, DType::f64, Device::cpu, without_embeddings(config));
+    Stack whole(config, DType::f64, Device::cpu, without_embeddings(config));
     randomise(whole, 69);
     for (const bool sequence_parallel : {false, true}) {
       CutModel part(whole, tp, sequence_parallel);
@@ -252,9 +251,9 @@ TEST_CASE("tensor parallel: a group that has some rows of each sequence") {
     MESSAGE("skipped: one rank installs nothing");
     return;
   }
-  NemotronHConfig config = config_for(tp, tp);
+  ModelConfig config = config_for(tp, tp);
   config.blocks = parse_pattern("E-").blocks;  // whose rows do not need each other
-  NemotronH whole(config, DType::f64, Device::cpu, without_embeddings(config));
+  Stack whole(config, DType::f64, Device::cpu, without_embeddings(config));
   randomise(whole, 70);
   const RowCut half = [](const Sequences& all) {
     std::vector<std::int64_t> lengths;
@@ -277,8 +276,8 @@ TEST_CASE("tensor parallel: a group that has some rows of each sequence") {
 
 TEST_CASE("tensor parallel: decoding with state") {
   const std::int64_t tp = test_world().size();
-  const NemotronHConfig config = config_for(tp, 1);
-  NemotronH whole(config, DType::f64, Device::cpu, without_embeddings(config));
+  const ModelConfig config = config_for(tp, 1);
+  Stack whole(config, DType::f64, Device::cpu, without_embeddings(config));
   randomise(whole, 73);
   for (const bool sequence_parallel : {false, true}) {
     CAPTURE(sequence_parallel);
@@ -289,7 +288,7 @@ TEST_CASE("tensor parallel: decoding with state") {
          std::vector<std::vector<std::int64_t>>{{4, 2}, {1, 1}, {0, 1}}) {
       const Sequences step = Sequences::of_lengths(lengths);
       const Tensor rows = random_tensor({step.tokens(), config.hidden_size}, DType::f64, seed++);
-      const auto forward = [&](NemotronH& model, const Tensor& residual, DecodeState& memory) {
+      const auto forward = [&](Stack& model, const Tensor& residual, DecodeState& memory) {
         Context ctx;
         return model.forward(ctx, {.ids = {}, .residual = residual, .sequences = step, .state = &memory})
             .value();
@@ -302,9 +301,9 @@ TEST_CASE("tensor parallel: decoding with state") {
 
 TEST_CASE("tensor parallel: every rank draws its part of the same fresh model") {
   const std::int64_t tp = test_world().size();
-  NemotronHConfig config = config_for(tp, 1);
-  config.n_groups = 1;
-  NemotronH whole(config, DType::f64, Device::cpu);
+  ModelConfig config = config_for(tp, 1);
+  config.mamba.n_groups = 1;
+  Stack whole(config, DType::f64, Device::cpu);
   initialise(whole, 75);
   CutModel part(whole, tp, true);
   for (Parameter& p : part.model.parameters().all()) p.value.zero();
@@ -316,12 +315,12 @@ TEST_CASE("tensor parallel: every rank draws its part of the same fresh model") 
 }
 
 TEST_CASE("tensor parallel: one rank installs nothing") {
-  const NemotronHConfig config = config_for(1, 1);
-  NemotronH whole(config, DType::f64, Device::cpu);
+  const ModelConfig config = config_for(1, 1);
+  Stack whole(config, DType::f64, Device::cpu);
   randomise(whole, 76);
   CutModel part(whole, 1, true);
   for (const auto& [name, point] : part.model.transform_points()) CHECK_FALSE(*point.transform);
-  CHECK(part.model.vocabulary_part.reduction == nullptr);
+  CHECK(part.model.tail()->part.reduction == nullptr);
   for (const Parameter& p : part.model.parameters().all()) {
     CHECK(p.shard.whole());
     CHECK(part.cut(p).sum == GradientSum::none);

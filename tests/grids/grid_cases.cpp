@@ -92,44 +92,44 @@ std::string name_of(const GridCase& c) {
   return name;
 }
 
-NemotronHConfig grid_model() {
-  NemotronHConfig c = with_experts({"ME*-E*M-", 16, 4, 2, 12, 8, 2, 4, 4}, {8, 3, 8, 8});
+ModelConfig grid_model() {
+  ModelConfig c = with_experts({"ME*-E*M-", 16, 4, 2, 12, 8, 2, 4, 4}, {8, 3, 8, 8});
   c.vocab_size = 23;
-  c.head_dim = 4;
-  c.n_groups = 2;
-  c.routed_scaling_factor = 1.5;
-  c.use_bias = c.mlp_bias = true;
-  c.moe_latent_size = 6;
+  c.attention.head_dim = 4;
+  c.mamba.n_groups = 2;
+  c.moe.routed_scaling_factor = 1.5;
+  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.moe.latent_size = 6;
   return c;
 }
 
-NemotronHConfig pruned_grid_model() {
-  NemotronHConfig c = grid_model();
+ModelConfig pruned_grid_model() {
+  ModelConfig c = grid_model();
   BlockConfig &few = own_config(c, 1), &many = own_config(c, 4), &attention = own_config(c, 5),
               &mamba = own_config(c, 6), &mlp = own_config(c, 7);
-  few.n_routed_experts = 4, few.num_experts_per_tok = 2, few.moe_intermediate_size = 4;
-  few.moe_shared_expert_intermediate_size = 4, few.moe_latent_size = 0;
-  many.n_routed_experts = 12, many.num_experts_per_tok = 4, many.moe_intermediate_size = 12;
-  many.n_group = 2, many.norm_topk_prob = false;
-  attention.num_attention_heads = 8, attention.head_dim = 2;
-  mamba.mamba_num_heads = 32, mamba.mamba_head_dim = 1, mamba.ssm_state_size = 3, mamba.conv_kernel = 2;
-  mamba.chunk_size = 3;
-  mlp.intermediate_size = 20, mlp.mlp_bias = false;
+  few.moe.n_routed_experts = 4, few.moe.num_experts_per_tok = 2, few.moe.intermediate_size = 4;
+  few.moe.shared_expert_intermediate_size = 4, few.moe.latent_size = 0;
+  many.moe.n_routed_experts = 12, many.moe.num_experts_per_tok = 4, many.moe.intermediate_size = 12;
+  many.moe.n_group = 2, many.moe.norm_topk_prob = false;
+  attention.attention.num_attention_heads = 8, attention.attention.head_dim = 2;
+  mamba.mamba.num_heads = 32, mamba.mamba.head_dim = 1, mamba.mamba.ssm_state_size = 3,
+  mamba.mamba.conv_kernel = 2;
+  mamba.mamba.chunk_size = 3;
+  mlp.mlp.intermediate_size = 20, mlp.mlp.bias = mlp.moe.bias = false;
   return c;
 }
 
-LoraAdapters adapters_of_all(const NemotronHConfig& config, DropoutPosition position) {
+LoraAdapters adapters_of_all(const ModelSetup& config, DropoutPosition position) {
   LoraAdapters adapters;
   adapters.dropout = 0.25;
   adapters.dropout_position = position;
   adapters.dropout_seed = 5;
   for (const TensorSpec& spec : tensor_specs(config))
-    if (spec.linear)
-      adapters.modules.emplace(module_of_weight(spec.name), LoraModule{spec.experts ? 2 : 3, 8, false});
+    if (spec.linear) adapters.modules.emplace(spec.id.module(), LoraModule{spec.experts ? 2 : 3, 8, false});
   return adapters;
 }
 
-ParallelPlan plan_of(const GridCase& c, const NemotronHConfig& config) {
+ParallelPlan plan_of(const GridCase& c, const ModelSetup& config) {
   ParallelPlan plan;
   plan.grid = c.grid;
   plan.sequence_parallel = c.sequence_parallel;
@@ -139,7 +139,8 @@ ParallelPlan plan_of(const GridCase& c, const NemotronHConfig& config) {
   plan.data.reshard_after_forward = c.grid.pp == 1;
   plan.data.reshard_experts_after_forward = c.checkpointing && c.grid.pp == 1;
   plan.data.reduce_last_only = c.level < ZeroLevel::gradients || c.grid.pp > 1 || c.checkpointing;
-  if (c.whole_head) plan.tensor_rules.push_back({"lm_head", "replicated"});
+  if (c.whole_head)
+    plan.tensor_rules.push_back({config.config.text(config.config.head_module()), "replicated"});
   const HeadReplicas replicas =
       head_replicas(config, TensorParallelPlan(config, c.sequence_parallel, plan.tensor_rules), c.grid.tp);
   plan.grid.kv_replicas = replicas.kv;
@@ -147,7 +148,7 @@ ParallelPlan plan_of(const GridCase& c, const NemotronHConfig& config) {
   if (c.grid.pp == 1) return plan;
   const std::int64_t stages = c.grid.pp * c.chunks;
   plan.pipeline.kind = c.schedule;
-  plan.pipeline.stages = even_stages(config.num_layers(), stages);
+  plan.pipeline.stages = even_stages(config.config.num_layers(), stages);
   plan.pipeline.rank_of_stage.resize(static_cast<std::size_t>(stages));
   for (std::int64_t rank = 0; rank < c.grid.pp; ++rank)
     for (const std::int64_t s : stages_of_rank(placement_of(c.schedule), rank, c.grid.pp, stages))

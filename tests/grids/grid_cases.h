@@ -24,12 +24,12 @@ struct GridCase {
 std::string name_of(const GridCase& grid);
 
 /// A model of eight blocks that every case divides. Its two key-value heads and groups are fewer than four tp ranks.
-NemotronHConfig grid_model();
+ModelConfig grid_model();
 /// The same with sizes of their own in blocks of every kind, which every case divides as well.
-NemotronHConfig pruned_grid_model();
+ModelConfig pruned_grid_model();
 /// Low-rank adapters of every linear layer and stack of experts, with dropout.
-LoraAdapters adapters_of_all(const NemotronHConfig& config, DropoutPosition position);
-ParallelPlan plan_of(const GridCase& grid, const NemotronHConfig& config);
+LoraAdapters adapters_of_all(const ModelSetup& config, DropoutPosition position);
+ParallelPlan plan_of(const GridCase& grid, const ModelSetup& config);
 
 /// The cases for this number of ranks that `wish` asks for: "" those with `always`, "cuda" those with `cuda`, "all" every
 /// one, any other text those whose names contain the text.

@@ -50,7 +50,7 @@ History history_from(const std::string& text) {
 
 }  // namespace
 
-std::map<std::string, Tensor> weights_of(const NemotronH& model) {
+std::map<std::string, Tensor> weights_of(const Stack& model) {
   std::map<std::string, Tensor> all;
   for (const Parameter& p : model.parameters().all()) all[p.name] = p.value.clone();
   return all;

@@ -15,7 +15,7 @@ struct History {
 };
 
 /// The values of all parameters, copied.
-std::map<std::string, Tensor> weights_of(const NemotronH& model);
+std::map<std::string, Tensor> weights_of(const Stack& model);
 
 /// Runs `train` on rank 0 of the test's world and returns its History on all ranks, which all call. Rank 0 trains alone,
 /// because a reference that each of 8 ranks trains takes longer than what is compared with the reference. On the other ranks

@@ -43,7 +43,7 @@ TokenBatch microbatch(const StepLoad& load, std::uint64_t seed) {
   return {random_ids(grid_model(), s.tokens(), seed), labels, s};
 }
 
-void prepare(NemotronH& model, const StepLoad& load) {
+void prepare(Stack& model, const StepLoad& load) {
   model.activation_checkpointing = load.checkpointing;
   model.loss_chunk_rows = load.loss_rows;
   for (MoeMixer* moe : model.moe_layers()) {
@@ -72,7 +72,7 @@ RankTraffic::Sums sent_so_far(const ProcessGroups& groups) {
 }
 
 template <class TensorOf>
-std::int64_t bytes_of_storages(const NemotronH& model, TensorOf&& tensor_of) {
+std::int64_t bytes_of_storages(const Stack& model, TensorOf&& tensor_of) {
   std::set<const Storage*> storages;
   std::int64_t bytes = 0;
   for (const Parameter& p : model.parameters().all())
@@ -81,7 +81,7 @@ std::int64_t bytes_of_storages(const NemotronH& model, TensorOf&& tensor_of) {
   return bytes;
 }
 
-void check_memory(const NemotronH& model, const Optimizer& optimizer, const std::vector<MemoryItem>& items) {
+void check_memory(const Stack& model, const Optimizer& optimizer, const std::vector<MemoryItem>& items) {
   std::int64_t masters = 0, moments = 0;
   for (const StateTensor& t : optimizer.state())
     (t.name.starts_with("master.") ? masters : moments) += t.value.bytes();
@@ -91,13 +91,13 @@ void check_memory(const NemotronH& model, const Optimizer& optimizer, const std:
   CHECK(items.at(3).bytes == moments);
 }
 
-void compare_with_plan(const GridCase& c, DType dtype, const NemotronHConfig& config = grid_model()) {
+void compare_with_plan(const GridCase& c, DType dtype, const ModelSetup& config = grid_model()) {
   World& world = test_world();
   const ParallelPlan plan = plan_of(c, config);
   const StepLoad load = load_of(c, dtype);
   const GridPlace place = place_of(plan.grid, world.rank());
   const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, config));
-  NemotronH model(config, dtype, Device::meta, part_of(plan, config, place));
+  Stack model(config, dtype, Device::meta, part_of(plan, config, place));
   ParallelModel parallel(model, plan, groups, Device::cpu);
   initialise(model, 3);
   parallel.data().spread_values();
@@ -139,10 +139,10 @@ TEST_CASE("plan: a step sends and holds what the plan says, to the byte") {
 TEST_CASE("plan: the same with low-rank adapters of frozen weights") {
   for (const GridCase& c : grid_cases(test_world().size(), "")) {
     CAPTURE(name_of(c));
-    NemotronHConfig config = grid_model();
-    config.lora = adapters_of_all(config, DropoutPosition::post);
+    ModelSetup config = grid_model();
+    config.choices.lora = adapters_of_all(config, DropoutPosition::post);
     for (const TensorSpec& spec : tensor_specs(config))
-      if (!spec.buffer && spec.factor == LoraFactor::none) config.frozen.insert(spec.name);
+      if (!spec.buffer && spec.factor == LoraFactor::none) config.choices.frozen.insert(spec.id);
     compare_with_plan(c, DType::bf16, config);
   }
 }
@@ -153,12 +153,12 @@ TEST_CASE("plan: the same with frozen weights") {
     // What comes first has no backward pass. Later a part of a block is frozen, and all of another one.
     for (const bool first : {true, false}) {
       CAPTURE(first);
-      NemotronHConfig config = grid_model();
+      ModelSetup config = grid_model();
       for (const TensorSpec& spec : tensor_specs(config)) {
-        const std::int64_t block = block_of(spec.name).value_or(-1);
+        const std::int64_t block = spec.id.block_of_model().value_or(-1);
         const bool is_first = spec.name.starts_with("backbone.embeddings.") || (block >= 0 && block < 3),
                    is_part = block == 5 || spec.name.ends_with("in_proj.weight") || spec.experts;
-        if (!spec.buffer && (first ? is_first : is_part)) config.frozen.insert(spec.name);
+        if (!spec.buffer && (first ? is_first : is_part)) config.choices.frozen.insert(spec.id);
       }
       compare_with_plan(c, DType::bf16, config);
     }
@@ -169,10 +169,24 @@ TEST_CASE("plan: the same with blocks that differ in size") {
   for (const GridCase& c : grid_cases(test_world().size(), "")) {
     CAPTURE(name_of(c));
     compare_with_plan(c, DType::f32, pruned_grid_model());
-    NemotronHConfig config = pruned_grid_model();
+    ModelSetup config = pruned_grid_model();
     config.train_mtp({2, false, 0.3});
-    config.lora = adapters_of_all(config, DropoutPosition::post);
+    config.choices.lora = adapters_of_all(config, DropoutPosition::post);
     compare_with_plan(c, DType::bf16, config);
+  }
+}
+
+TEST_CASE("plan: the same with a tied head and other residual forms") {
+  for (const GridCase& c : grid_cases(test_world().size(), "")) {
+    CAPTURE(name_of(c));
+    ModelSetup config = grid_model();
+    config.config.tie_word_embeddings = true;
+    config.config.residual = Residual::norm_before_and_after;
+    if (c.grid.pp * c.chunks <= 4) own_config(config.config, 7).residual = Residual::shared_norm;
+    compare_with_plan(c, DType::bf16, config);
+    config.train_mtp({2, true, 0.3});
+    config.choices.frozen = {embeddings_name() / "weight"};
+    compare_with_plan(c, DType::f32, config);
   }
 }
 
@@ -181,15 +195,15 @@ TEST_CASE("plan: the same with multi-token prediction") {
     CAPTURE(name_of(c));
     for (const bool repeated : {false, true}) {
       CAPTURE(repeated);
-      NemotronHConfig config = grid_model();
+      ModelSetup config = grid_model();
       config.train_mtp({2, repeated, 0.3});
       compare_with_plan(c, DType::bf16, config);
     }
-    NemotronHConfig config = grid_model();
+    ModelSetup config = grid_model();
     config.train_mtp({2, true, 0.3});
     const auto specs = tensor_specs(config);
     for (const TensorSpec& spec : specs)  // nothing has a gradient before the first depth
-      if (!spec.buffer && spec.name != "mtp.layers.0.hnorm.weight") config.frozen.insert(spec.name);
+      if (!spec.buffer && spec.name != "mtp.layers.0.hnorm.weight") config.choices.frozen.insert(spec.id);
     compare_with_plan(c, DType::f32, config);
   }
 }

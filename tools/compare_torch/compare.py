@@ -28,13 +28,13 @@ def build_model(args):
     """A random NemotronHForCausalLM, float32 weights, with the configured time step limit (see README)."""
     import torch
     from packaging.version import Version
-    from transformers import NemotronHConfig, NemotronHForCausalLM, __version__, logging
+    from transformers import ModelConfig, NemotronHForCausalLM, __version__, logging
 
     logging.set_verbosity_error()
     if Version(__version__) < Version("5.23.0"):
         raise SystemExit(f"transformers 5.23.0 or later is needed, this is {__version__}")
     torch.manual_seed(1111)
-    config = NemotronHConfig.from_pretrained(args.config)
+    config = ModelConfig.from_pretrained(args.config)
     config._attn_implementation = args.attention
     config._experts_implementation = args.experts
     model = NemotronHForCausalLM(config).float().train()

@@ -7,7 +7,7 @@ using namespace nemocube;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return fuzz::keep_if(fuzz::allow_refusal([&] {
     const Json json = parse_json(fuzz::text_of(data, size), "config.json");
-    const NemotronHConfig config = parse_hf_config(JsonView(json, "config.json"));
+    const ModelConfig config = parse_hf_config(JsonView(json, "config.json"));
     const HfConfigFile written = make_hf_config(config);
     const Json again = parse_json(written.text, "written");
     try {

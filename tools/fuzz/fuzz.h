@@ -11,10 +11,11 @@
 
 #include "core/error.h"
 
-/// What the fuzzers of this folder share. A fuzzer is a file with the function LLVMFuzzerTestOneInput, which libFuzzer calls with
-/// one input after another (https://llvm.org/docs/LibFuzzer.html). Each hands the input to one reader of files that come from
-/// strangers. The reader must accept the input or throw Error; what else comes of an input is a finding: another exception, an access
-/// that AddressSanitizer or UndefinedBehaviorSanitizer reports, a run of more than a minute, or more than 2 GiB of memory.
+/// What the fuzzers of this folder share. A fuzzer is a file with the function LLVMFuzzerTestOneInput, which
+/// libFuzzer calls with one input after another (https://llvm.org/docs/LibFuzzer.html). Each hands the input
+/// to one reader of files that come from strangers. The reader must accept the input or throw Error; what
+/// else comes of an input is a finding: another exception, an access that AddressSanitizer or
+/// UndefinedBehaviorSanitizer reports, a run of more than a minute, or more than 2 GiB of memory.
 namespace nemocube::fuzz {
 
 /// Calls `read`, which may refuse its input. Returns whether it accepted.

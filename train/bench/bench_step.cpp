@@ -93,9 +93,11 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   const std::int64_t parts = ranks.dp_size() * o.microbatches;
   require(o.batch >= parts, "bench step: want a sequence for each of ", parts, " microbatches (of ",
           ranks.dp_size(), " replicas), batch is ", o.batch);
-  const LoadedModel made = make_model(o.config, o.dtype, 1234, ranks.place_for(read_hf_config(o.config)));
+  const OpenedModel source(o.config);
+  const LoadedModel made =
+      make_model(source, o.dtype, 1234, ranks.place_for(setup_of(source, ModelChoices{})));
   made.parallel->data().spread_values();
-  NemotronH& model = *made.model;
+  Stack& model = *made.model;
   model.activation_checkpointing = o.activation_checkpointing;
   Optimizer optimizer(model.parameters(), {});
   std::vector<TokenBatch> batches;
@@ -153,7 +155,7 @@ BenchStepResult bench_step(const BenchStepOptions& o, World& world) {
   result.tokens_per_second = tokens / result.median_seconds;
   result.peak_bytes = process_peak_bytes();
   result.tensor_peak_bytes = allocator(model.device()).stats().peak_bytes;
-  result.flops = 3 * tokens * forward_flops_per_token(model.config(), static_cast<double>(o.seq)).total();
+  result.flops = 3 * tokens * forward_flops_per_token(model.setup(), static_cast<double>(o.seq)).total();
   if (timeline && world.rank() == 0)
     result.timeline =
         read_step_timeline(made.parallel->plan().pipeline, made.parallel->plan().grid.pp, o.microbatches);

@@ -63,7 +63,7 @@ OptimizerOptions optimizer_options(const OptimizerSection& section) {
   return o;
 }
 
-DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
+DType weight_dtype(const Recipe& recipe, const ModelConfig& config) {
   const DType dtype = recipe.model->dtype.value_or(config.dtype.value_or(DType::f32));
   const DType param = recipe.distributed.mp_policy.param_dtype.value_or(dtype);
   require(param == dtype, recipe.file, ": distributed.mp_policy.param_dtype is ", param,
@@ -80,29 +80,29 @@ DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config) {
   return dtype;
 }
 
-ChosenAdapters recipe_adapters(const Recipe& recipe, const NemotronHConfig& config) {
+ChosenAdapters recipe_adapters(const Recipe& recipe, const ModelSetup& setup) {
   const PeftSection& peft = *recipe.peft;
   const auto seed = static_cast<std::uint64_t>(recipe.seed);
-  if (!peft.adapter_path) return choose_adapters(config, peft, seed);
+  if (!peft.adapter_path) return choose_adapters(setup, peft, seed);
   const std::filesystem::path dir = find_adapter(*peft.adapter_path);
-  ChosenAdapters chosen{PeftDirectory(dir, config).adapters(), {}, {}};
+  ChosenAdapters chosen{PeftDirectory(dir, setup).adapters(), {}, {}};
   const bool f32 = chosen.adapters.f32;
   apply_settings(chosen.adapters, peft, seed);
   if (!peft.lora_dtype) chosen.adapters.f32 = f32;  // as in the file
   chosen.lines.push_back(cat("peft.adapter_path: ", dir.string(), " has adapters of ",
                              counted(std::ssize(chosen.adapters.modules), "weight")));
-  if (std::string warning = warning_of_peft(config, peft, chosen.adapters); !warning.empty())
+  if (std::string warning = warning_of_peft(setup, peft, chosen.adapters); !warning.empty())
     chosen.warnings.push_back(std::move(warning));
   return chosen;
 }
 
 namespace {
 /// Training needs numbers that it can change, so weights that are to stay codes cannot be read.
-void want_dequantized(const Recipe& recipe) {
+void want_dequantized(const Recipe& recipe, const OpenedModel& source) {
   if (recipe.checkpoint.dequantize_base_checkpoint.value_or(true) ||
       recipe.model->source != ModelSource::pretrained)
     return;
-  const std::optional<std::string> tensor = HfWeights(recipe.model->path).quantized();
+  const std::optional<std::string> tensor = source.weights().quantized();
   require(!tensor, recipe.file,
           ": checkpoint.dequantize_base_checkpoint is false, but the model has quantized weights (",
           tensor.value_or(""),
@@ -112,37 +112,41 @@ void want_dequantized(const Recipe& recipe) {
 }
 }  // namespace
 
-NemotronHConfig recipe_config(const Recipe& recipe) {
-  NemotronHConfig config = read_hf_config(recipe.model->path);
-  want_dequantized(recipe);
-  config.train_mtp(mtp_training(recipe, config));
-  config.noise = {recipe.neftune.alpha, static_cast<std::uint64_t>(recipe.seed)};
+ModelSetup recipe_setup(const Recipe& recipe, const OpenedModel& source) {
+  ModelSetup setup(source.config());
+  want_dequantized(recipe, source);
+  setup.train_mtp(mtp_training(recipe, source));
+  ModelChoices& choices = setup.choices;
+  choices.noise = {recipe.neftune.alpha, static_cast<std::uint64_t>(recipe.seed)};
   if (recipe.peft) {
-    config.lora = recipe_adapters(recipe, config).adapters;
-    config.frozen = base_parameters(config);
+    choices.lora = recipe_adapters(recipe, setup).adapters;
+    choices.frozen = base_parameters(setup);
   }
-  config.frozen.merge(frozen_tensors(config, recipe.freeze).names);
-  require(!recipe.peft || trains_adapters(config), recipe.file,
+  choices.frozen.merge(frozen_tensors(setup, recipe.freeze).names);
+  require(!recipe.peft || trains_adapters(setup), recipe.file,
           ": freeze: the patterns fit every adapted module, and nothing is left to train");
-  return config;
+  return setup;
+}
+
+ModelSetup recipe_setup(const Recipe& recipe) {
+  return recipe_setup(recipe, OpenedModel(recipe.model->path));
 }
 
 LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
   const ModelSection& section = *recipe.model;
-  const NemotronHConfig config = recipe_config(recipe);
-  ModelPlace place = ranks.place_for(config);
-  place.finetuning = {.frozen = config.frozen,
-                      .mtp = config.mtp,
-                      .lora = config.lora,
-                      .noise = config.noise,
-                      .adapter = recipe.peft && recipe.peft->adapter_path
-                                     ? find_adapter(*recipe.peft->adapter_path)
-                                     : std::filesystem::path(),
-                      .seed = static_cast<std::uint64_t>(recipe.seed)};
+  const OpenedModel source(section.path);
+  const ModelSetup setup = recipe_setup(recipe, source);
+  const auto seed = static_cast<std::uint64_t>(recipe.seed);
+  const Finetuning finetuning{.choices = setup.choices,
+                              .adapter = recipe.peft && recipe.peft->adapter_path
+                                             ? find_adapter(*recipe.peft->adapter_path)
+                                             : std::filesystem::path(),
+                              .seed = seed};
+  const ModelPlace place = ranks.place_for(setup);
   LoadedModel loaded = section.source == ModelSource::pretrained
-                           ? load_model(section.path, section.dtype, place)
-                           : make_model(section.path, section.dtype, static_cast<std::uint64_t>(recipe.seed),
-                                        place, section.initialisation.value_or(Initialisation::hf));
+                           ? load_model(source, section.dtype, place, finetuning)
+                           : make_model(source, section.dtype, seed, place,
+                                        section.initialisation.value_or(Initialisation::hf), finetuning);
   require(recipe.checkpoint.save_frozen || recipe.freeze.empty() || recipe.peft || !loaded.base.empty(),
           recipe.file,
           ": checkpoint.save_frozen is false, but the weights of the model are fresh, and no directory has "
@@ -160,7 +164,7 @@ LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
   }
   if (recipe.peft) loaded.adapter_settings = automodel_peft_config(*recipe.peft);
   loaded.parallel->data().spread_values();
-  NemotronH& model = *loaded.model;
+  Stack& model = *loaded.model;
   weight_dtype(recipe, model.config());  // throws where the recipe asks for others
   model.activation_checkpointing = recipe.distributed.activation_checkpointing;
   if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;

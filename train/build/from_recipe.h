@@ -11,14 +11,15 @@
 namespace nemocube {
 
 CommOptions comm_options(const Recipe& recipe);
-/// What keys and variables together say about a run (resolve_environment()), with a line in the log for each note.
-/// Sets the variables that the recipe asks for, and in `recipe` the kernels that the settings choose. To be called
-/// before other threads run.
+/// What keys and variables together say about a run (resolve_environment()), with a line in the log for each
+/// note. Sets the variables that the recipe asks for, and in `recipe` the kernels that the settings choose.
+/// To be called before other threads run.
 ParallelSettings settle(Recipe& recipe);
 /// device_of_rank() with what the recipe says: `share_device`, `dist_env.backend`,
 /// `debug.synchronise_launches`, `allow_tf32`.
 Device recipe_device(const Recipe& recipe, Device chosen, World& world);
-/// Whether ranks of CUDA devices exchange tensors by NCCL, as far as the recipe says it: `dist_env.backend`, `share_device`.
+/// Whether ranks of CUDA devices exchange tensors by NCCL, as far as the recipe says it: `dist_env.backend`,
+/// `share_device`.
 bool exchanges_by_nccl(const Recipe& recipe);
 OptimizerOptions optimizer_options(const OptimizerSection& section);
 LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size);
@@ -26,12 +27,14 @@ BatchShape batch_shape(const Recipe& recipe);
 /// The dtype that weights are stored in: from the recipe, else from config.json, else f32. Throws Error when
 /// distributed.mp_policy asks for another dtype of computation, or another one of reductions than the
 /// accumulation dtype.
-DType weight_dtype(const Recipe& recipe, const NemotronHConfig& config);
-/// What the section `peft`, which the recipe has, adapts of the model of this config: the choice of its patterns, or the adapters
-/// in peft.adapter_path.
-ChosenAdapters recipe_adapters(const Recipe& recipe, const NemotronHConfig& config);
-/// The config of the recipe's model, with what the recipe adapts and freezes, and the multi-token prediction that it trains.
-NemotronHConfig recipe_config(const Recipe& recipe);
+DType weight_dtype(const Recipe& recipe, const ModelConfig& config);
+/// What the section `peft`, which the recipe has, adapts of this model: the choice of its
+/// patterns, or the adapters in peft.adapter_path.
+ChosenAdapters recipe_adapters(const Recipe& recipe, const ModelSetup& setup);
+/// The recipe's model, with what the recipe adapts and freezes, and the multi-token prediction that it
+/// trains. `source` is the recipe's model.
+ModelSetup recipe_setup(const Recipe& recipe, const OpenedModel& source);
+ModelSetup recipe_setup(const Recipe& recipe);
 /// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
 /// among the ranks. Of several ranks all call together.
 LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks);

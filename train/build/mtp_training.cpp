@@ -24,7 +24,7 @@ const char* key_for_depths(const Recipe& recipe) {
   return recipe.model->mtp_use_repeated_layer ? repeated_key : nullptr;
 }
 
-std::int64_t wanted_depths(const Recipe& recipe, const NemotronHConfig& config) {
+std::int64_t wanted_depths(const Recipe& recipe, const ModelConfig& config) {
   if (const auto wish = recipe.model->num_nextn_predict_layers) return *wish;
   const char* const key = key_for_depths(recipe);
   require(
@@ -52,21 +52,25 @@ bool is_repeated(const Recipe& recipe, std::int64_t depths, std::optional<std::i
 }
 
 /// Without weights, as where a run is planned ahead, config.json says how many there are.
-std::int64_t stored_depths(const std::filesystem::path& model, const NemotronHConfig& config) {
+std::int64_t stored_depths(const OpenedModel& source) {
+  const ModelConfig& config = source.config();
   std::error_code unclear;  // what cannot be reached has its own message
   const auto lacks = [&](const char* file) {
-    return !std::filesystem::exists(model / file, unclear) && !unclear;
+    return !std::filesystem::exists(source.directory() / file, unclear) && !unclear;
   };
   if (lacks(single_file_name) && lacks(index_file_name)) return config.num_nextn_predict_layers;
-  const HfWeights weights(model);
+  const auto has = [&](std::int64_t depth) {
+    const TensorName first = depth_name(depth * std::ssize(config.mtp_blocks));
+    return source.weights().has(config.text(first / mtp_join / "weight"));
+  };
   std::int64_t stored = 0;
-  while (weights.has(cat("mtp.layers.", stored * std::ssize(config.mtp_blocks), ".eh_proj.weight"))) ++stored;
+  while (has(stored)) ++stored;
   return stored;
 }
 
 }  // namespace
 
-MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config,
+MtpTraining mtp_training(const Recipe& recipe, const ModelConfig& config,
                          std::optional<std::int64_t> stored) {
   MtpTraining training;
   training.depths = wanted_depths(recipe, config);
@@ -82,7 +86,8 @@ MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config,
   return training;
 }
 
-MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config) {
+MtpTraining mtp_training(const Recipe& recipe, const OpenedModel& source) {
+  const ModelConfig& config = source.config();
   const ModelSection& model = *recipe.model;
   const std::int64_t depths = wanted_depths(recipe, config);
   if (depths == 0 || model.source != ModelSource::pretrained)
@@ -90,7 +95,7 @@ MtpTraining mtp_training(const Recipe& recipe, const NemotronHConfig& config) {
   require(config.num_nextn_predict_layers > 0, recipe.file, ": ", depths_key, " is ", depths, ", but ",
           model.path, " says that it has no multi-token prediction (num_nextn_predict_layers 0)");
   if (depths == 1) return mtp_training(recipe, config, std::nullopt);
-  return mtp_training(recipe, config, stored_depths(model.path, config));
+  return mtp_training(recipe, config, stored_depths(source));
 }
 
 }  // namespace nemocube

@@ -64,7 +64,7 @@ TEST_CASE("mtp training: what neither keys nor weights say is refused, and so ar
 
 TEST_CASE(
     "mtp training: a scaling factor alone trains the depths of config.json; the section's comes first") {
-  NemotronHConfig config = tiny_config();
+  ModelConfig config = tiny_config();
   config.num_nextn_predict_layers = 1;
   Recipe recipe = recipe_with({}, {});
   CHECK(mtp_training(recipe, config, {}).depths == 0);
@@ -77,7 +77,7 @@ TEST_CASE(
 }
 
 TEST_CASE("mtp training: a key that says how depths are trained is refused where there are none") {
-  NemotronHConfig none = tiny_config(), one = none;
+  ModelConfig none = tiny_config(), one = none;
   one.num_nextn_predict_layers = 1;
   const std::string end =
       "; the model's config.json says that it has no multi-token prediction (num_nextn_predict_layers 0)";
@@ -87,7 +87,7 @@ TEST_CASE("mtp training: a key that says how depths are trained is refused where
     set(recipe);
     for (const ModelSource source : {ModelSource::config, ModelSource::pretrained}) {
       recipe.model->source = source;
-      CHECK(message_of([&] { (void)mtp_training(recipe, none); }) ==
+      CHECK(message_of([&] { (void)mtp_training(recipe, OpenedModel(recipe.model->path, none)); }) ==
             cat("r.yaml: ", key,
                 " is given, and model.num_nextn_predict_layers is not: want model.num_nextn_predict_layers 1 "
                 "or more, or no ",
@@ -96,7 +96,7 @@ TEST_CASE("mtp training: a key that says how depths are trained is refused where
     std::vector<std::string> warnings;
     set_log_listener([&](LogLevel, const std::string& text) { warnings.push_back(text); });
     recipe.model->num_nextn_predict_layers = 0;
-    CHECK(mtp_training(recipe, none).depths == 0);
+    CHECK(mtp_training(recipe, OpenedModel(recipe.model->path, none)).depths == 0);
     set_log_listener({});
     CHECK(warnings == std::vector{cat("r.yaml: ", key,
                                       " has no effect: no depth of multi-token prediction is trained "
@@ -113,33 +113,33 @@ TEST_CASE("mtp training: the weights of a model are counted") {
   const TestDir dir;
   for (const std::int64_t stored : {1, 2}) {
     CAPTURE(stored);
-    NemotronH model(with_mtp(tiny_config("M*E"), stored, false), DType::f32, Device::cpu);
+    Stack model(with_mtp(tiny_config("M*E"), stored, false), DType::f32, Device::cpu);
     randomise(model, 3);
     const auto folder = dir / cat(stored);
-    save_hf_weights(folder, named_tensors(model), default_weight_files(model.config()));
-    const NemotronHConfig config = read_hf_config(folder);
+    save_hf_weights(folder, named_tensors(model), default_weight_files(model.setup()));
+    const ModelConfig config = read_hf_config(folder);
     CHECK(config.num_nextn_predict_layers == stored);
     Recipe recipe = recipe_with(2, {});
     recipe.model->path = folder.string();
-    CHECK(mtp_training(recipe, config).repeated == (stored == 1));
+    CHECK(mtp_training(recipe, OpenedModel(recipe.model->path, config)).repeated == (stored == 1));
     recipe.model->num_nextn_predict_layers = 1;  // of two stored depths the first
-    CHECK(mtp_training(recipe, config) == MtpTraining{1, false, 0.1});
+    CHECK(mtp_training(recipe, OpenedModel(recipe.model->path, config)) == MtpTraining{1, false, 0.1});
     recipe.model->num_nextn_predict_layers = 2;
     const auto without_weights =
         dir / cat("config of ", stored);  // a run is planned before its model is there
     std::filesystem::create_directory(without_weights);
     std::filesystem::copy_file(folder / "config.json", without_weights / "config.json");
     recipe.model->path = without_weights.string();
-    CHECK(mtp_training(recipe, config).repeated == (stored == 1));
+    CHECK(mtp_training(recipe, OpenedModel(recipe.model->path, config)).repeated == (stored == 1));
     recipe.model->mtp_use_repeated_layer = stored != 1;
-    CHECK_THROWS_AS((void)mtp_training(recipe, config), Error);
+    CHECK_THROWS_AS((void)mtp_training(recipe, OpenedModel(recipe.model->path, config)), Error);
     recipe.model->mtp_use_repeated_layer.reset();
     recipe.model->path = folder.string();
     recipe.model->source = ModelSource::config;
-    CHECK_THROWS_AS((void)mtp_training(recipe, config), Error);
+    CHECK_THROWS_AS((void)mtp_training(recipe, OpenedModel(recipe.model->path, config)), Error);
     recipe.model->source = ModelSource::pretrained;
-    NemotronHConfig none = config;
+    ModelConfig none = config;
     none.num_nextn_predict_layers = 0;
-    CHECK_THROWS_AS((void)mtp_training(recipe, none), Error);
+    CHECK_THROWS_AS((void)mtp_training(recipe, OpenedModel(recipe.model->path, none)), Error);
   }
 }

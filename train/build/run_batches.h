@@ -22,15 +22,16 @@ struct RunBatches {
   bool vary = false;             ///< microbatches have different numbers of tokens
 };
 
-/// The same sizes for all microbatches of a run, as steps by CUDA graphs need them (train/step/step_replay.h).
+/// The same sizes for all microbatches of a run, as steps by CUDA graphs need them
+/// (train/step/step_replay.h).
 struct BatchCapacity {
   std::int64_t rows = 0, sequences = 0;
   /// TokenBatch::with_capacity(), with room for a label in every row; a larger batch stays as it is.
   TokenBatch fit(TokenBatch batch) const;
 };
 
-/// The microbatches that a Loader with these options gives in so many epochs. Where that are more rows than can be
-/// looked at in a moment, the longest rows of the data set count as one microbatch.
+/// The microbatches that a Loader with these options gives in so many epochs. Where that are more rows than
+/// can be looked at in a moment, the longest rows of the data set count as one microbatch.
 RunBatches batches_of_run(const Dataset& dataset, const LoaderOptions& options, std::int64_t epochs);
 /// Of the largest of these microbatches, the same on all ranks.
 BatchCapacity capacity_of_run(const RunBatches& batches);

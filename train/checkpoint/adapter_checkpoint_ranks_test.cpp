@@ -23,14 +23,14 @@ struct Kind {
 constexpr Kind kinds[] = {{DType::f32}, {DType::bf16}, {DType::bf16, true}};
 
 /// Adapters of everything: the ranks of routed experts differ from those of linear layers.
-NemotronHConfig adapted(const Kind& kind, bool rank_stabilised = false) {
-  NemotronHConfig config = config_of(kind.dtype);
+ModelSetup adapted(const Kind& kind, bool rank_stabilised = false) {
+  ModelSetup config = config_of(kind.dtype);
   for (const TensorSpec& spec : tensor_specs(config))
     if (spec.linear)
-      config.lora.modules[std::string(module_of_weight(spec.name))] = {
+      config.choices.lora.modules[spec.id.module()] = {
           .rank = spec.experts ? 2 : 3, .alpha = spec.experts ? 5.5 : 6, .rank_stabilised = rank_stabilised};
-  config.lora.f32 = kind.f32;
-  config.frozen = base_parameters(config);
+  config.choices.lora.f32 = kind.f32;
+  config.choices.frozen = base_parameters(config);
   return config;
 }
 
@@ -43,7 +43,7 @@ std::vector<Tensor> adapters_and_state(const Training& training) {
 }
 
 /// Whether this rank's adapters are, bit for bit, parts of those in a directory.
-bool are_part_of(const NemotronH& model, const PeftDirectory& directory) {
+bool are_part_of(const Stack& model, const PeftDirectory& directory) {
   bool same = true;
   for (const NamedTensor& t : named_tensors(model, TensorSet::adapters)) {
     if (t.value.is_meta()) continue;
@@ -65,7 +65,7 @@ void train_save_resume(const GridCase& grid, const Kind& kind, Device device) {
   CAPTURE(kind.f32);
   CAPTURE(device);
   const SharedDir dir;
-  const NemotronHConfig config = adapted(kind);
+  const ModelSetup config = adapted(kind);
   Training run(grid, config, 5, OptimizerKind::adamw, device);
   Checkpoints checkpoints(section_in(dir.path()), "seed: 1\n", &test_world(), run.layout);
   run.train(0, 2);  // from the second step on A moves as well
@@ -73,7 +73,7 @@ void train_save_resume(const GridCase& grid, const Kind& kind, Device device) {
   const std::vector<Tensor> saved = copies(adapters_and_state(run)), all = copies(run.values());
 
   const PeftDirectory directory(at / "model", config);
-  CHECK(directory.adapters().modules == config.lora.modules);
+  CHECK(directory.adapters().modules == config.choices.lora.modules);
   CHECK(directory.adapters().f32 == (kind.f32 || kind.dtype == DType::f32));
   CHECK(are_part_of(*run.loaded.model, directory));
   if (first()) {
@@ -136,7 +136,7 @@ TEST_CASE("adapter checkpoints of ranks: each layout takes over those of several
       CAPTURE(kind.dtype);
       CAPTURE(name_of(from));
       const SharedDir dir;
-      const NemotronHConfig config = adapted(kind, kind.dtype == DType::f32);
+      const ModelSetup config = adapted(kind, kind.dtype == DType::f32);
       Training run(from, config, 5);
       const CheckpointSection section = section_in(dir.path());
       run.train(0, 2);
@@ -164,7 +164,7 @@ TEST_CASE("adapter checkpoints of ranks: each layout takes over those of several
       elsewhere.checkpoint_dir = alone_dir.string();
       if (saved) {
         LoadedModel alone{.groups = nullptr,
-                          .model = std::make_unique<NemotronH>(config, kind.dtype, Device::cpu),
+                          .model = std::make_unique<Stack>(config, kind.dtype, Device::cpu),
                           .parallel = nullptr,
                           .files = run.loaded.files};
         draw(*alone.model, 8);
@@ -243,15 +243,15 @@ TEST_CASE(
     "adapter checkpoints of ranks: those of other adapters, and of whole models, are refused on all ranks") {
   const SharedDir dir;
   const GridCase grid = data_parallel(ZeroLevel::parameters);
-  const NemotronHConfig config = adapted({DType::f32});
-  const auto save = [&](const NemotronHConfig& of, const char* name) {
+  const ModelSetup config = adapted({DType::f32});
+  const auto save = [&](const ModelSetup& of, const char* name) {
     Training run(grid, of, 5);
     CheckpointSection section = section_in(dir.path());
     section.checkpoint_dir = (dir / name).string();
     return Checkpoints(section, "", &test_world(), run.layout).save(run.loaded, *run.optimizer, run.state(1));
   };
   const fs::path adapters = save(config, "adapters"), whole = save(config_of(DType::f32), "whole");
-  const auto check_refused = [&](const fs::path& at, const NemotronHConfig& wanted, const std::string& text) {
+  const auto check_refused = [&](const fs::path& at, const ModelSetup& wanted, const std::string& text) {
     Training run(grid, wanted, 6);
     const std::vector<Tensor> before = copies(run.values());
     Checkpoints checkpoints(section_in(dir.path()), "", &test_world(), run.layout);
@@ -270,18 +270,18 @@ TEST_CASE(
       "peft with adapter_path");
   const std::string other =
       "holds adapters of other modules, ranks or scales than the section peft asks for: ";
-  NemotronHConfig wanted = config;
-  wanted.lora.modules["lm_head"].rank = 4;
+  ModelSetup wanted = config;
+  wanted.choices.lora.modules[head_name()].rank = 4;
   check_refused(adapters, wanted, cat(other, "lm_head has rank 3 and scale 2, want 4 and 1.5"));
   wanted = config;
-  wanted.lora.modules["lm_head"].alpha = 12;
+  wanted.choices.lora.modules[head_name()].alpha = 12;
   check_refused(adapters, wanted, cat(other, "lm_head has rank 3 and scale 2, want 3 and 4"));
   wanted = config;
-  wanted.lora.modules.erase("lm_head");
+  wanted.choices.lora.modules.erase(head_name());
   check_refused(adapters, wanted, cat(other, "it has one of lm_head"));
-  NemotronHConfig fewer = config;
-  fewer.lora.modules.erase("backbone.layers.1.mixer.experts.up_proj");
-  fewer.frozen = base_parameters(fewer);
+  ModelSetup fewer = config;
+  fewer.choices.lora.modules.erase(mixer_name(1, "experts.up_proj"));
+  fewer.choices.frozen = base_parameters(fewer);
   check_refused(save(fewer, "fewer"), config,
                 cat(other, "it has none of backbone.layers.1.mixer.experts.up_proj"));
 }

@@ -55,6 +55,7 @@ FileSums save_adapters(const fs::path& directory, const Snapshot& snapshot, Expe
                        Communicator* ranks) {
   PeftWriteOptions options;
   options.experts = experts;
+  options.names = snapshot.names;
   if (!snapshot.base.empty()) options.base_model_name_or_path = snapshot.base;
   if (const auto& record = snapshot.base_record) {
     options.other_files.emplace(base_model_file, base_model_text(*record));
@@ -106,11 +107,11 @@ Checkpoints::~Checkpoints() {
   if (!all_done()) world_->give_up_waiting();
 }
 
-std::int64_t checkpoint_bytes(const NemotronHConfig& config, DType dtype) {
+std::int64_t checkpoint_bytes(const ModelSetup& setup, DType dtype) {
   const std::int64_t wide = size_of(accumulate_dtype(dtype));
-  const bool adapters = !config.lora.modules.empty();
+  const bool adapters = !setup.choices.lora.modules.empty();
   std::int64_t bytes = 0;
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(setup)) {
     const std::int64_t elements = spec.shape.numel();
     if (!adapters) bytes += elements * (spec.keep_f32 ? wide : size_of(dtype));
     if (!spec.frozen) bytes += elements * (adapters ? 4 : 3) * wide;
@@ -122,7 +123,7 @@ fs::path Checkpoints::save(const LoadedModel& model, const Optimizer& optimizer,
   const fs::path target = folder_.dir() / CheckpointFolder::name_of(state);
   if (section_.is_async && !background_) {
     background_ = std::make_unique<Background>();
-    const std::int64_t bytes = checkpoint_bytes(model.model->config(), model.model->dtype());
+    const std::int64_t bytes = checkpoint_bytes(model.model->setup(), model.model->dtype());
     if (world_) background_->ranks = world_->background_group("checkpoint", bytes);
   }
   finish();
@@ -273,7 +274,7 @@ std::optional<Moment> Checkpoints::moment_of(const fs::path& checkpoint) const {
   return found.empty() ? std::nullopt : std::optional(parse_moment(found));
 }
 
-RunState Checkpoints::load(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer) {
+RunState Checkpoints::load(const fs::path& checkpoint, Stack& model, Optimizer& optimizer) {
   check_intact(folder_, checkpoint, ranks_);
   on_rank_0(ranks_, [&] { report_layout(checkpoint); });
   RunState state;

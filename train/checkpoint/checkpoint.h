@@ -93,7 +93,7 @@ class Checkpoints {
   /// load_scheduler and finetune leave out what they name, in the returned state as well.
   /// Errors name the file and what in the file is damaged, missing, unexpected or of another shape. For a
   /// damaged checkpoint they also name the newest intact one before it.
-  RunState load(const std::filesystem::path& checkpoint, NemotronH& model, Optimizer& optimizer);
+  RunState load(const std::filesystem::path& checkpoint, Stack& model, Optimizer& optimizer);
 
   /// Removes checkpoints beyond max_recent_checkpoints. save() does so too; a run that resumes calls prune() for
   /// the save that a kill may have ended before this. Does nothing where the checkpoint loaded last lies elsewhere
@@ -129,6 +129,6 @@ class Checkpoints {
 };
 
 /// Bytes of a checkpoint of the whole model, or of all adapters, with moments and masters, at most.
-std::int64_t checkpoint_bytes(const NemotronHConfig& config, DType dtype);
+std::int64_t checkpoint_bytes(const ModelSetup& setup, DType dtype);
 
 }  // namespace nemocube

@@ -195,9 +195,9 @@ TEST_CASE("checkpoints of ranks: any layout takes over the checkpoint of any oth
       }
       // One rank alone.
       if (!saved) continue;
-      const NemotronHConfig config = config_of(dtype);
+      const ModelConfig config = config_of(dtype);
       LoadedModel alone{.groups = nullptr,
-                        .model = std::make_unique<NemotronH>(config, dtype, Device::cpu),
+                        .model = std::make_unique<Stack>(config, dtype, Device::cpu),
                         .parallel = nullptr,
                         .files = run.loaded.files};
       Optimizer optimizer(alone.model->parameters(), {});
@@ -212,11 +212,11 @@ TEST_CASE("checkpoints of ranks: the checkpoint of one rank, and of a program wi
           on_ranks({3, 8})) {
   const SharedDir dir;
   const CheckpointSection section = section_in(dir.path());
-  const NemotronHConfig config = config_of(DType::bf16);
+  const ModelConfig config = config_of(DType::bf16);
   const fs::path at = dir / "runs" / "epoch_0_step_0";
   if (first()) {
     LoadedModel alone{.groups = nullptr,
-                      .model = std::make_unique<NemotronH>(config, DType::bf16, Device::cpu),
+                      .model = std::make_unique<Stack>(config, DType::bf16, Device::cpu),
                       .parallel = nullptr,
                       .files = default_weight_files(config)};
     initialise(*alone.model, 8);

@@ -33,11 +33,11 @@ CheckpointSection section_in(const TestDir& dir) {
 struct Training {
   explicit Training(DType dtype, std::uint64_t seed, OptimizerKind kind = OptimizerKind::adamw,
                     const char* pattern = "ME*-", Device device = Device::cpu) {
-    NemotronHConfig config = tiny_config(pattern);
+    ModelConfig config = tiny_config(pattern);
     config.dtype = dtype;
-    NemotronH drawn(config, dtype, Device::cpu);
+    Stack drawn(config, dtype, Device::cpu);
     randomise(drawn, seed);
-    loaded.model = std::make_unique<NemotronH>(config, dtype, device);
+    loaded.model = std::make_unique<Stack>(config, dtype, device);
     copy_weights(*loaded.model, drawn);
     loaded.files = default_weight_files(config);
     OptimizerOptions o;
@@ -137,12 +137,12 @@ TEST_CASE(
     CheckpointSection section = section_in(dir);
     section.is_async = async;
     Checkpoints checkpoints(section, "seed: 1\n");
-    const NemotronHConfig config = frozen_base(
+    const ModelSetup config = frozen_base(
         with_adapters(tiny_config("ME*-"), [](const std::string& m) { return m.find("_proj") != m.npos; }));
-    NemotronHConfig plain = config;
-    for (auto& [module, adapter] : plain.lora.modules) adapter.rank_stabilised = false;
+    ModelSetup plain = config;
+    for (auto& [module, adapter] : plain.choices.lora.modules) adapter.rank_stabilised = false;
     LoadedModel run;
-    run.model = std::make_unique<NemotronH>(plain, DType::f32, Device::cpu);
+    run.model = std::make_unique<Stack>(plain, DType::f32, Device::cpu);
     randomise(*run.model, 3);
     run.files = default_weight_files(plain);
     run.files.other_files["tokenizer.json"] = "{}";
@@ -170,7 +170,7 @@ TEST_CASE(
     CHECK(checkpoint_bytes(plain, DType::f32) >= written_bytes);
     CHECK(checkpoint_bytes(plain, DType::f32) < written_bytes + 200);
 
-    NemotronH other(plain, DType::f32, Device::cpu);
+    Stack other(plain, DType::f32, Device::cpu);
     randomise(other, 3);
     for (Parameter& p : other.parameters().all())
       if (p.name.find(".lora_") != p.name.npos) p.value.zero();

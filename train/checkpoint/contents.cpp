@@ -70,10 +70,11 @@ class ContentsReader {
     if (fs::exists(checkpoint_ / "model" / peft_config_name)) return read_adapters();
     for (const auto& [name, stored] : open_safetensors_model(checkpoint_ / "model"))
       out_.weights.push_back({name, stored.entry->dtype, stored.entry->shape, stored.entry->bytes()});
-    const NemotronHConfig config = read_hf_config(checkpoint_ / "model");
-    for (const auto& specs : {tensor_specs(config), mtp_tensor_specs(config)})
+    const OpenedModel model(checkpoint_ / "model");
+    const ModelSetup setup(model.config());
+    for (const auto& specs : {tensor_specs(setup), mtp_tensor_specs(setup)})
       for (const TensorSpec& spec : specs) shapes_.emplace(spec.name, spec.shape);
-    check_model_files(checkpoint_ / "model", config);
+    check_model_files(model.weights(), setup);
     if (std::string fault = fault_of_frozen_base(checkpoint_ / "model"); !fault.empty())
       out_.faults.push_back(std::move(fault));
   }
@@ -87,9 +88,9 @@ class ContentsReader {
     const fs::path base = named ? path_or_cached(*named, HubKind::model) : fs::path();
     if (base.empty() || !fs::exists(base / "config.json")) return;  // shapes follow from the model
     attempt([&] { want_base_of_adapter(directory, base); });
-    NemotronHConfig config = with_stored_mtp(read_hf_config(base));
-    config.lora = PeftDirectory(directory, config).adapters();
-    for (const TensorSpec& spec : tensor_specs(config)) shapes_.emplace(spec.name, spec.shape);
+    ModelSetup setup = with_stored_mtp(read_hf_config(base));
+    setup.choices.lora = PeftDirectory(directory, setup).adapters();
+    for (const TensorSpec& spec : tensor_specs(setup)) shapes_.emplace(spec.name, spec.shape);
   }
 
   void read_optimizer() {

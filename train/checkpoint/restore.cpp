@@ -21,15 +21,16 @@ namespace fs = std::filesystem;
 constexpr std::string_view master_prefix = "master.";
 
 /// What checkpoints of a run hold of its model.
-TensorSet saved_tensors(const NemotronH& model) {
-  return model.config().lora.modules.empty() ? TensorSet::all : TensorSet::adapters;
+TensorSet saved_tensors(const Stack& model) {
+  return model.choices().lora.modules.empty() ? TensorSet::all : TensorSet::adapters;
 }
 
 /// The weights of a checkpoint: a model, or its adapters.
 class StoredWeights {
  public:
-  StoredWeights(const fs::path& directory, const NemotronHConfig& config) {
-    const bool adapters = fs::exists(directory / peft_config_name), wanted = !config.lora.modules.empty();
+  StoredWeights(const fs::path& directory, const ModelSetup& setup) {
+    const LoraAdapters& lora = setup.choices.lora;
+    const bool adapters = fs::exists(directory / peft_config_name), wanted = !lora.modules.empty();
     require(adapters == wanted, directory.string(), ": holds ",
             adapters ? "adapters" : "the weights of a model", ", and this run trains ",
             wanted ? "adapters (section peft)" : "the weights of a model",
@@ -39,10 +40,10 @@ class StoredWeights {
       model_.emplace(directory);
       return;
     }
-    adapters_.emplace(directory, config);
-    require(adapters_->adapters().modules == config.lora.modules, directory.string(),
+    adapters_.emplace(directory, setup);
+    require(adapters_->adapters().modules == lora.modules, directory.string(),
             ": holds adapters of other modules, ranks or scales than the section peft asks for: ",
-            first_difference(adapters_->adapters().modules, config.lora.modules));
+            first_difference(adapters_->adapters().modules, lora.modules, *setup.config.names));
   }
   void check(std::span<const NamedTensor> wanted) const {
     if (model_) model_->check(wanted);
@@ -55,16 +56,16 @@ class StoredWeights {
   }
 
  private:
-  using Modules = std::map<std::string, LoraModule, std::less<>>;
-  static std::string first_difference(const Modules& stored, const Modules& wanted) {
+  using Modules = std::map<TensorName, LoraModule>;
+  static std::string first_difference(const Modules& stored, const Modules& wanted, const NameTable& names) {
     for (const auto& [name, module] : wanted)
       if (const auto found = stored.find(name); found == stored.end())
-        return cat("it has none of ", name);
+        return cat("it has none of ", names.text(name));
       else if (found->second != module)
-        return cat(name, " has rank ", found->second.rank, " and scale ", found->second.scale(), ", want ",
-                   module.rank, " and ", module.scale());
+        return cat(names.text(name), " has rank ", found->second.rank, " and scale ", found->second.scale(),
+                   ", want ", module.rank, " and ", module.scale());
     for (const auto& [name, module] : stored)
-      if (!wanted.contains(name)) return cat("it has one of ", name);
+      if (!wanted.contains(name)) return cat("it has one of ", names.text(name));
     return "nothing";
   }
   std::optional<HfWeights> model_;
@@ -77,7 +78,7 @@ struct Wanted {
   std::vector<NamedTensor> masters;  // that are the weights of the checkpoint; meta where this is not so
 };
 
-Wanted wanted_of(const StoredOptimizer& stored, const NemotronH& model, const Optimizer& optimizer) {
+Wanted wanted_of(const StoredOptimizer& stored, const Stack& model, const Optimizer& optimizer) {
   Wanted wanted;
   std::map<std::string, StateTensor> from_weights;
   for (StateTensor& t : optimizer.state()) {
@@ -103,7 +104,7 @@ Wanted wanted_of(const StoredOptimizer& stored, const NemotronH& model, const Op
 
 }  // namespace
 
-void restore_tensors(const fs::path& checkpoint, NemotronH& model, Optimizer& optimizer,
+void restore_tensors(const fs::path& checkpoint, Stack& model, Optimizer& optimizer,
                      const CheckpointSection& section, World* world) {
   const bool with_optimizer = section.load_optim && !section.finetune;
   Communicator* const ranks = world ? &world->communicator() : nullptr;
@@ -112,7 +113,7 @@ void restore_tensors(const fs::path& checkpoint, NemotronH& model, Optimizer& op
   std::optional<StoredOptimizer> stored;
   const std::vector<NamedTensor> own = named_tensors(model, saved_tensors(model));
   together(ranks, [&] {
-    weights.emplace(checkpoint / "model", model.config());
+    weights.emplace(checkpoint / "model", model.setup());
     weights->check(own);
     if (with_optimizer) stored.emplace(checkpoint / "optim");
   });

@@ -1,7 +1,7 @@
 #pragma once
 #include <filesystem>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/comm/world.h"
 #include "train/optimizer/optimizer.h"
 #include "train/recipe/recipe.h"
@@ -18,7 +18,7 @@ namespace nemocube {
 /// Of the keys in `section`, load_optim, finetune and strictness count here. An optimizer that takes no state stays new, with
 /// the weights as its masters.
 /// errors  Error that names the file and what in it is damaged, missing, unexpected or of another shape
-void restore_tensors(const std::filesystem::path& checkpoint, NemotronH& model, Optimizer& optimizer,
+void restore_tensors(const std::filesystem::path& checkpoint, Stack& model, Optimizer& optimizer,
                      const CheckpointSection& section, World* world = nullptr);
 
 }  // namespace nemocube

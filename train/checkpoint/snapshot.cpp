@@ -1,5 +1,7 @@
 #include "train/checkpoint/snapshot.h"
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include "core/host_wait.h"
@@ -14,7 +16,9 @@ Tensor host_copy(const Tensor& value) {
 }
 
 void leave_out_frozen(Snapshot& snapshot, const LoadedModel& model) {
-  const auto& frozen = model.model->config().frozen;
+  std::set<std::string, std::less<>> frozen;
+  for (const TensorName& name : model.model->choices().frozen)
+    frozen.insert(model.model->config().text(name));
   if (frozen.empty()) return;
   expect(!model.base.empty(), "frozen weights without a directory cannot be left out");
   WeightFiles files = model.files;
@@ -36,11 +40,12 @@ std::int64_t Snapshot::bytes() const {
 
 Snapshot snapshot_of(const LoadedModel& model, const Optimizer& optimizer, const RunState& state,
                      Communicator* ranks, bool with_frozen) {
-  const LoraAdapters& adapters = model.model->config().lora;
+  const LoraAdapters& adapters = model.model->choices().lora;
   const TensorSet written = adapters.modules.empty() ? TensorSet::all : TensorSet::adapters;
   Snapshot snapshot{.weights = named_tensors(*model.model, written),
                     .files = std::shared_ptr<const WeightFiles>(std::shared_ptr<void>(), &model.files),
                     .adapters = adapters,
+                    .names = model.model->config().names,
                     .base = model.base.string(),
                     .settings = model.adapter_settings,
                     .base_record = model.base_record,

@@ -25,8 +25,8 @@ namespace nemocube::testing {
 inline Communicator* world() { return &test_world().communicator(); }
 inline bool first() { return test_world().rank() == 0; }
 
-inline NemotronHConfig config_of(DType dtype) {
-  NemotronHConfig config = grid_model();
+inline ModelConfig config_of(DType dtype) {
+  ModelConfig config = grid_model();
   config.dtype = dtype;
   return config;
 }
@@ -36,12 +36,11 @@ inline GridCase data_parallel(ZeroLevel level, std::int64_t replicas = 1) {
 }
 
 /// The same weights for every seed but for adapters, where the config has them.
-inline void draw(NemotronH& model, std::uint64_t seed) {
-  const NemotronHConfig& config = model.config();
-  if (config.lora.modules.empty()) return initialise(model, seed);
+inline void draw(Stack& model, std::uint64_t seed) {
+  if (model.choices().lora.modules.empty()) return initialise(model, seed);
   initialise(model, 3);
   for (const Parameter& p : model.parameters().all())
-    if (p.name.find(".lora_") != p.name.npos) initialise(p, config, seed, Initialisation::hf);
+    if (p.name.find(".lora_") != p.name.npos) initialise(p, model.config(), seed, Initialisation::hf);
 }
 
 struct Training {
@@ -49,14 +48,14 @@ struct Training {
            Device device = Device::cpu)
       : Training(grid, config_of(dtype), seed, kind, device) {}
   /// In the dtype of the config.
-  Training(const GridCase& grid, const NemotronHConfig& config, std::uint64_t seed,
+  Training(const GridCase& grid, const ModelSetup& config, std::uint64_t seed,
            OptimizerKind kind = OptimizerKind::adamw, Device device = Device::cpu)
       : plan(plan_of(grid, config)),
         layout{grid.grid, grid.level, describe_stages(plan.pipeline)},
         place(place_of(plan.grid, test_world().rank())),
         groups(test_world(), make_grid(plan.grid), used_groups(plan, config)) {
     loaded.model =
-        std::make_unique<NemotronH>(config, *config.dtype, Device::meta, part_of(plan, config, place));
+        std::make_unique<Stack>(config, *config.config.dtype, Device::meta, part_of(plan, config, place));
     loaded.files = default_weight_files(config);
     parallel.emplace(*loaded.model, plan, groups, device);
     draw(*loaded.model, seed);
@@ -73,7 +72,7 @@ struct Training {
       options.lr = 0.01;
       options.weight_decay = 0.02;
       options.max_norm = 0.5;
-      options.expert_bias_rate = loaded.model->config().lora.modules.empty() ? 0.001 : 0;
+      options.expert_bias_rate = loaded.model->choices().lora.modules.empty() ? 0.001 : 0;
       std::vector<TokenBatch> batches;
       for (int microbatch = 0; microbatch < 2; ++microbatch) {
         const auto seed = static_cast<std::uint64_t>(100 * s + 50 * microbatch + place.dp(plan.grid));
@@ -115,7 +114,7 @@ struct Training {
 };
 
 /// Whether this rank owns, bit for bit, a part of a whole model.
-inline bool is_part_of(const NemotronH& part, NemotronH& whole) {
+inline bool is_part_of(const Stack& part, Stack& whole) {
   bool same = true;
   for (const Parameter& p : part.parameters().all()) {
     const Tensor own = p.own.to(Device::cpu).reshape({-1}),

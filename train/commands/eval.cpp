@@ -78,12 +78,10 @@ void run(const EvalArguments& options, const Launch& launch) {
   recipe.moment = moment_of_rank_0(&world.communicator());
   const RunRanks ranks(world, recipe.distributed, settings, recipe_device(recipe, chosen, world));
   const std::filesystem::path& folder = recipe.model->path;
-  NemotronHConfig config = read_hf_config(folder);
-  const Finetuning finetuning = with_adapter(folder, adapter);
-  config.lora = finetuning.lora;
-  ModelPlace place = ranks.place_for(config);
-  place.finetuning = finetuning;
-  const LoadedModel loaded = load_model(folder, recipe.model->dtype, place);
+  const OpenedModel source(folder);
+  const Finetuning finetuning = with_adapter(source, adapter);
+  const LoadedModel loaded = load_model(source, recipe.model->dtype,
+                                        ranks.place_for(setup_of(source, finetuning.choices)), finetuning);
   loaded.parallel->data().spread_values();
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);

@@ -97,11 +97,11 @@ void run(const ForwardArguments& options, const Launch& launch) {
   ParallelPlan plan;
   plan.grid.dp_shard = world.size();
   plan.data.level = ZeroLevel::none;
-  ModelPlace place{device, world, plan};
-  place.finetuning = with_adapter(folder, adapter);
-  const LoadedModel loaded = load_model(folder, parse_weight_dtype(options.dtype), place);
+  const OpenedModel source(folder);
+  const LoadedModel loaded = load_model(source, parse_weight_dtype(options.dtype), {device, world, plan},
+                                        with_adapter(source, adapter));
   DataParallel& parallel = loaded.parallel->data();
-  NemotronH& model = *loaded.model;
+  Stack& model = *loaded.model;
   const std::int64_t batch = ids.dim(0), seq = ids.dim(1);
   check_ids(options.input.string() + ": input_ids", ids, model.config().vocab_size, false);
   if (labels) check_ids(options.input.string() + ": labels", *labels, model.config().vocab_size, true);

@@ -63,9 +63,8 @@ struct Generator {
         tokenizer(Tokenizer::load(tokenizer_file)) {}
 
   LoadedModel load(GenerateArguments& options) const {
-    ModelPlace place(device);
-    place.finetuning = with_adapter(found.model, found.adapter);
-    LoadedModel loaded = load_model(found.model, dtype, place);
+    const OpenedModel source(found.model);
+    LoadedModel loaded = load_model(source, dtype, device, with_adapter(source, found.adapter));
     check_vocabulary(tokenizer, loaded.model->config().vocab_size);
     if (!options.ignore_eos)
       options.generate.stop_ids = stop_ids(tokenizer, loaded.model->config(), found.generation_folder());

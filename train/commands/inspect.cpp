@@ -6,8 +6,8 @@
 
 #include "data/datasets/describe.h"
 #include "data/files/link.h"
+#include "data/hf/config_keys.h"
 #include "data/hf/hf_config.h"
-#include "data/hf/hf_config_keys.h"
 #include "data/hf/per_layer_config.h"
 #include "data/json/json.h"
 #include "model/blocks/block_kinds.h"
@@ -31,7 +31,7 @@ struct InspectArguments {
 };
 
 /// Blocks of other sizes than the rest: "  block 7   moe of its own: num_experts_per_tok 4, moe_intermediate_size 1280".
-void print_own_sizes(const NemotronHConfig& config) {
+void print_own_sizes(const ModelConfig& config) {
   for (const auto& [number, own] : config.own_configs) {
     const Json sizes = differing_block_keys(config.common(), own);
     std::string text;
@@ -45,8 +45,9 @@ void print_own_sizes(const NemotronHConfig& config) {
 void inspect_model(const InspectArguments& options) {
   const std::filesystem::path named = through_links(options.model);
   const bool is_config = std::filesystem::is_regular_file(named);
-  const NemotronHConfig config = read_hf_config(is_config ? named : find_model(named));
-  const auto specs = tensor_specs(config), mtp = mtp_tensor_specs(config);
+  const ModelConfig config = read_hf_config(is_config ? named : find_model(named));
+  const ModelSetup setup(config);
+  const auto specs = tensor_specs(setup), mtp = mtp_tensor_specs(setup);
   const TensorCount count = count_tensors(specs), mtp_count = count_tensors(mtp);
   if (options.json) {
     const auto listed = [](const std::vector<TensorSpec>& list) {
@@ -80,7 +81,7 @@ void inspect_model(const InspectArguments& options) {
     for (const TensorSpec& s : *list)
       std::cout << "  " << std::setw(64) << s.name << to_string(s.shape) << (s.buffer ? "  buffer" : "")
                 << '\n';
-  const double flops = forward_flops_per_token(config, 4096).total();
+  const double flops = forward_flops_per_token(setup, 4096).total();
   std::cout << "\ntensors     " << count.tensors << " (each expert counted)\nparameters  "
             << count.parameters() << '\n';
   if (count.buffers > 0)

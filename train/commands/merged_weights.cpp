@@ -136,19 +136,19 @@ std::string describe(const std::string& name, const Worst& w) {
 
 MergedWeights check_merged_weights(const std::filesystem::path& source, const std::filesystem::path& adapter,
                                    const std::filesystem::path& copy) {
-  const NemotronHConfig config = with_stored_mtp(read_hf_config(source));
-  const PeftDirectory peft(adapter, config);
+  const ModelSetup setup = with_stored_mtp(read_hf_config(source));
+  const PeftDirectory peft(adapter, setup);
   const HfWeights from(source), to(copy);
   MergedWeights found;
   std::int64_t wrong = 0;
   std::string first;
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(setup)) {
     const std::string module(module_of_weight(spec.name));
-    const auto adapted = peft.adapters().modules.find(module);
-    if (!spec.linear || adapted == peft.adapters().modules.end()) continue;
-    MergedWeight weight(from, to, spec, adapted->second);
-    weight.compare(peft.tensor(module + ".lora_A.weight").to(DType::f64),
-                   peft.tensor(module + ".lora_B.weight").to(DType::f64));
+    const LoraModule* const adapted = peft.find(module);
+    if (!spec.linear || !adapted) continue;
+    MergedWeight weight(from, to, spec, *adapted);
+    weight.compare(peft.tensor(factor_name(module, 'A')).to(DType::f64),
+                   peft.tensor(factor_name(module, 'B')).to(DType::f64));
     ++found.weights;
     found.largest_change = std::max(found.largest_change, weight.largest_change());
     found.largest_error = std::max(found.largest_error, weight.worst().error);

@@ -58,9 +58,10 @@ void print_schedule(const PlanArguments& o) {
            " live activations on one rank");
 }
 
-std::string parameters_text(const NemotronH& model) {
+std::string parameters_text(const Stack& model) {
   const std::string all = cat(model.parameters().element_count(), " parameters");
-  return model.config().frozen.empty() ? all : cat(model.parameters().trainable_count(), " trained of ", all);
+  return model.choices().frozen.empty() ? all
+                                        : cat(model.parameters().trainable_count(), " trained of ", all);
 }
 
 void print_run(const PlanArguments& o) {
@@ -68,10 +69,10 @@ void print_run(const PlanArguments& o) {
   Recipe recipe = load_recipe(o.recipe, o.overrides, RecipeUse::plan);
   const ParallelSettings settings = settle(recipe);
   const RankSizes ranks = rank_sizes(recipe.distributed, o.ranks);
-  const NemotronHConfig config = recipe_config(recipe);
-  const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
+  const ModelSetup setup = recipe_setup(recipe);
+  const Stack model(setup, weight_dtype(recipe, setup.config), Device::meta);
   const StepLoad load = planned_load(recipe, model, ranks.dp);
-  RunCosts costs(config, plan_model(recipe.distributed, settings, ranks, config), load,
+  RunCosts costs(setup, plan_model(recipe.distributed, settings, ranks, setup), load,
                  optimizer_options(*recipe.optimizer));
   const bool on_gpus = recipe.device == DeviceChoice::cuda || o.gpu_named;
   const PlanWords words{ranks.text,
@@ -79,7 +80,7 @@ void print_run(const PlanArguments& o) {
                             counted(load.microbatches, "microbatch", "microbatches"), " of ",
                             counted(load.microbatch.count(), "row"), " of ", load.microbatch.longest(),
                             " tokens on each of ", counted(ranks.dp, "replica")),
-                        assumption(recipe, config),
+                        assumption(recipe, setup.config),
                         o.gpu,
                         on_gpus,
                         on_gpus && o.ranks > 1 && exchanges_by_nccl(recipe)};

@@ -19,9 +19,9 @@ constexpr std::int64_t verified_rows = 2, verified_length = 48;
 
 /// Of fixed rows, in f64.
 Tensor logits_of(const std::filesystem::path& dir, const std::filesystem::path& adapter, DType dtype) {
-  ModelPlace place(Device::cpu);  // where `convert` works
-  place.finetuning = with_adapter(dir, adapter);
-  const LoadedModel loaded = load_model(dir, dtype, place);
+  const OpenedModel source(dir);
+  const LoadedModel loaded =
+      load_model(source, dtype, Device::cpu, with_adapter(source, adapter));  // where `convert` works
   const RandomStream draw(0, "rows to verify a copy with");
   const auto vocabulary = static_cast<std::uint64_t>(loaded.model->config().vocab_size);
   std::vector<std::int64_t> ids;
@@ -82,7 +82,7 @@ void verify_merged_weights(const std::filesystem::path& source, const std::files
 
 void verify_copy(const std::filesystem::path& source, const std::filesystem::path& adapter,
                  const std::filesystem::path& copy) {
-  const NemotronHConfig config = read_hf_config(copy);
+  const ModelConfig config = read_hf_config(copy);
   const DType stored = config.dtype.value_or(DType::f32);
   const bool merged = !adapter.empty();
   if (merged) verify_merged_weights(source, adapter, copy);

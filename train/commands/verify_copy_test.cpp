@@ -115,7 +115,8 @@ TEST_CASE("verify: an adapter that was left out of a merge is noticed, of all we
       CHECK(passes(base, adapter, at("all")));
       copy_hf_model(base, at("none"), in(dtype));
       CHECK_FALSE(passes(base, adapter, at("none")));
-      for (const auto& [module, lora] : adapters.modules) {
+      for (const auto& [adapted, lora] : adapters.modules) {
+        const std::string module = usual_names.text(adapted);
         CAPTURE(module);
         const WeightChange others{[&](std::string_view weight) {
                                     return module_of_weight(weight) != module && merge.changes(weight);

@@ -87,7 +87,7 @@ std::optional<ChatTemplate> recipe_chat_template(const Recipe& recipe, const Dat
 }
 
 std::optional<EndOfTurn> recipe_end_of_turn(const Recipe& recipe, const DatasetSection& section,
-                                            const Tokenizer& tokenizer, const NemotronHConfig& config) {
+                                            const Tokenizer& tokenizer, const ModelConfig& config) {
   const auto templates = recipe_chat_templates(recipe, section);
   if (!templates) return std::nullopt;
   EndOfTurn found{0, stop_ids(tokenizer, config, folder_of(recipe.model->path))};

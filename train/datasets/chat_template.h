@@ -43,7 +43,7 @@ struct EndOfTurn {
 /// end_of_turn() of the templates by which the section's rows are written, for the stop_ids() of the recipe's model. Nothing where
 /// there are no templates.
 std::optional<EndOfTurn> recipe_end_of_turn(const Recipe& recipe, const DatasetSection& section,
-                                            const Tokenizer& tokenizer, const NemotronHConfig& config);
+                                            const Tokenizer& tokenizer, const ModelConfig& config);
 
 /// A line of the log where rows of squad do not get the tokenizer's template because they are cut.
 void tell_unused_chat_template(const Recipe& recipe, const DatasetSection& section);

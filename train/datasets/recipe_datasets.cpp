@@ -41,7 +41,7 @@ RowOptions row_options(const Recipe& recipe, const DatasetSection& section) {
   if (!recipe.model) return rows;
   const std::filesystem::path model = recipe.model->path;
   if (std::filesystem::is_regular_file(model) || std::filesystem::exists(model / "config.json")) {
-    const NemotronHConfig config = read_hf_config(model);
+    const ModelConfig config = read_hf_config(model);
     if (!config.eos_token_id.empty()) rows.eos_id = config.eos_token_id[0];
     rows.pad_id = config.pad_token_id;
   }

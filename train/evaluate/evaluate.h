@@ -9,7 +9,7 @@
 #include "data/datasets/dataset.h"
 #include "data/metrics/squad_score.h"
 #include "data/tokenizer/tokenizer.h"
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/parallel_model/parallel_model.h"
 #include "train/logging/progress.h"
 #include "train/recipe/recipe.h"

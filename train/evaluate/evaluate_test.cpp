@@ -42,11 +42,11 @@ class Questions : public TestDir {
     spit(*this / "questions.jsonl", lines);
     section.dataset_name = (*this / "questions.jsonl").string();
   }
-  SquadResult answers(NemotronH& model, const Ids& stop = {eos}) const {
+  SquadResult answers(Stack& model, const Ids& stop = {eos}) const {
     ParallelModel alone(model);
     return answer_squad(alone, tokenizer(), section, options, stop, nullptr);
   }
-  std::string first_answer(NemotronH& model, const Ids& stop = {eos}) const {
+  std::string first_answer(Stack& model, const Ids& stop = {eos}) const {
     return answers(model, stop).answered.at(0).prediction;
   }
   DatasetSection section;
@@ -59,7 +59,7 @@ class Questions : public TestDir {
 }  // namespace
 
 TEST_CASE("validate: the mean over all labels of all rows, whatever the batches") {
-  NemotronH model(tiny_config(), DType::f32, Device::cpu);
+  Stack model(tiny_config(), DType::f32, Device::cpu);
   randomise(model, 3);
   ParallelModel alone(model);
   std::vector<TokenRow> rows(7);
@@ -105,7 +105,7 @@ TEST_CASE("validate: the mean over all labels of all rows, whatever the batches"
   CHECK(done == std::vector<std::int64_t>{2, 4, 6, 7});
 
   // On another device the same bits, and the host waits once.
-  NemotronH guarded(tiny_config(), DType::f32, Device::guard);
+  Stack guarded(tiny_config(), DType::f32, Device::guard);
   copy_weights(guarded, model);
   ParallelModel there(guarded);
   reset_host_waits();
@@ -115,7 +115,7 @@ TEST_CASE("validate: the mean over all labels of all rows, whatever the batches"
 }
 
 TEST_CASE("validate: without a labelled token there is no loss, and not a perfect one") {
-  NemotronH model(tiny_config(), DType::f32, Device::cpu);
+  Stack model(tiny_config(), DType::f32, Device::cpu);
   randomise(model, 3);
   ParallelModel alone(model);
   struct Unlabelled : Dataset {
@@ -192,9 +192,9 @@ TEST_CASE("answer_squad: answers end at a newline, at any stop id, at max_new_to
 }
 
 TEST_CASE("answer_squad: the model sees the prompts, without their left end where the section truncates") {
-  NemotronHConfig c = tiny_config("M*-");
+  ModelConfig c = tiny_config("M*-");
   c.vocab_size = tokenizer().vocab_size();
-  NemotronH model(c, DType::f32, Device::cpu);
+  Stack model(c, DType::f32, Device::cpu);
   randomise(model, 9);
   ParallelModel alone(model);
   Questions questions(std::vector<std::vector<std::string>>(40, {"toad"}));
@@ -219,9 +219,9 @@ TEST_CASE("answer_squad: the model sees the prompts, without their left end wher
 }
 
 TEST_CASE("answer_squad: special tokens in front stay only where they leave room in seq_length") {
-  NemotronHConfig c = tiny_config("M*-");
+  ModelConfig c = tiny_config("M*-");
   c.vocab_size = tokenizer().vocab_size();
-  NemotronH model(c, DType::f32, Device::cpu);
+  Stack model(c, DType::f32, Device::cpu);
   randomise(model, 9);
   ParallelModel alone(model);
   Questions questions({{"toad"}});

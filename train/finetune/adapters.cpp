@@ -13,9 +13,10 @@ namespace {
 
 /// What patterns look at.
 struct Candidate {
-  std::string name;                  // of a linear layer, or of a module of routed experts
-  bool experts = false;              // routed ones
-  std::vector<std::string> modules;  // to adapt: the layer, or the stacks
+  TensorName id;                    // of a linear layer, or of a module of routed experts
+  std::string name;                 // the text of `id`
+  bool experts = false;             // routed ones
+  std::vector<TensorName> modules;  // to adapt: the layer, or the stacks
   std::int64_t parameters_per_rank = 0;
 };
 
@@ -24,13 +25,12 @@ std::int64_t parameters_per_rank(const TensorSpec& weight) {
   return (weight.shape[last] + weight.shape[last - 1]) * (weight.experts ? weight.shape[0] : 1);
 }
 
-std::vector<Candidate> candidates_of(const NemotronHConfig& config) {
+std::vector<Candidate> candidates_of(const ModelSetup& setup) {
   std::vector<Candidate> all;
-  for (const TensorSpec& spec : tensor_specs(config)) {
+  for (const TensorSpec& spec : tensor_specs(setup)) {
     if (!spec.linear) continue;
-    const std::string module(module_of_weight(spec.name));
-    const std::string name = spec.experts ? module.substr(0, module.rfind('.')) : module;
-    if (all.empty() || all.back().name != name) all.push_back({name, spec.experts, {}, 0});
+    const TensorName module = spec.id.module(), id = spec.experts ? module.around() : module;
+    if (all.empty() || all.back().id != id) all.push_back({id, setup.config.text(id), spec.experts, {}, 0});
     all.back().modules.push_back(module);
     all.back().parameters_per_rank += parameters_per_rank(spec);
   }
@@ -53,8 +53,8 @@ std::string literal_dots(std::string_view text) {
 
 class Chooser {
  public:
-  Chooser(const NemotronHConfig& config, const PeftSection& peft)
-      : config_(config), peft_(peft), candidates_(candidates_of(config)) {}
+  Chooser(const ModelSetup& setup, const PeftSection& peft)
+      : setup_(setup), peft_(peft), candidates_(candidates_of(setup)) {}
 
   ChosenAdapters choose() {
     std::vector<std::string> targets = peft_.target_modules;
@@ -82,7 +82,7 @@ class Chooser {
       if (pattern.fits(c.name)) found.push_back(&c);
     require(!found.empty(), key, ": ", quote(text),
             " fits no linear layer and no module of routed experts of this model; ", hint(key, text),
-            "there are: ", near_names(names_of(candidates_), text), mtp_hint(config_, text));
+            "there are: ", near_names(names_of(candidates_), text), mtp_hint(setup_, text));
     warn_of_dots(key, text, found);
     return found;
   }
@@ -124,7 +124,7 @@ class Chooser {
     }
     adapt_all([&](const Candidate& c) { return std::ranges::find(excluded, &c) == excluded.end(); },
               "peft.exclude_modules leaves");
-    if (chosen_.adapters.modules.contains("lm_head"))
+    if (chosen_.adapters.modules.contains(head_name()))
       chosen_.warnings.push_back(
           "peft.exclude_modules adapts every other linear layer, lm_head too, which servers of adapters "
           "often "
@@ -143,8 +143,8 @@ class Chooser {
   void adapt(const std::vector<const Candidate*>& found, const std::string& what) {
     std::int64_t modules = 0, parameters = 0;
     for (const Candidate* c : found) {
-      const LoraModule adapter{c->experts ? expert_rank(c->name) : peft_.dim, peft_.alpha, peft_.use_rslora};
-      for (const std::string& module : c->modules) chosen_.adapters.modules.emplace(module, adapter);
+      const LoraModule adapter{c->experts ? expert_rank(c->id) : peft_.dim, peft_.alpha, peft_.use_rslora};
+      for (const TensorName& module : c->modules) chosen_.adapters.modules.emplace(module, adapter);
       ++modules;
       parameters += adapter.rank * c->parameters_per_rank;
     }
@@ -152,11 +152,12 @@ class Chooser {
                                 parameters, " parameters"));
   }
 
-  std::int64_t expert_rank(const std::string& module) {
+  std::int64_t expert_rank(const TensorName& module) {
     if (!peft_.moe_rank_scaling) return peft_.dim;
-    const std::int64_t experts = config_.of_tensor(module).num_experts_per_tok, rank = peft_.dim / experts;
-    const auto block = block_of(module);
-    const std::string where = of_block(block && config_.own_configs.contains(*block) ? block : std::nullopt);
+    const ModelConfig& config = setup_.config;
+    const std::int64_t experts = config.of_tensor(module).moe.num_experts_per_tok, rank = peft_.dim / experts;
+    const auto block = module.block_of_model();
+    const std::string where = of_block(block && config.own_configs.contains(*block) ? block : std::nullopt);
     require(rank >= 1, "peft.moe_rank_scaling: dim is ", peft_.dim, " and num_experts_per_tok", where, " is ",
             experts, "; want a dim of at least that, so that experts have a rank of 1 or more");
     if (peft_.dim % experts != 0 && warned_of_.insert(experts).second) {
@@ -166,7 +167,7 @@ class Chooser {
     return rank;
   }
 
-  const NemotronHConfig& config_;
+  const ModelSetup& setup_;
   const PeftSection& peft_;
   std::vector<Candidate> candidates_;
   ChosenAdapters chosen_;
@@ -178,13 +179,14 @@ class Chooser {
 // for other types only.
 constexpr std::string_view refused_by_peft = "out_proj";
 
-bool loads_in_peft(std::string_view module) {
-  return module.substr(module.rfind('.') + 1) != refused_by_peft;
+bool loads_in_peft(const TensorName& module) {
+  return module.member.substr(module.member.rfind('.') + 1) != refused_by_peft;
 }
 
-/// The pattern that names modules of this last word as AutoModel's recipes do.
-std::string pattern_of(const std::string& module) {
-  const std::size_t dot = module.rfind('.');
+/// The pattern that names modules of these last words as AutoModel's recipes do.
+std::string pattern_of(const std::string& module, int words = 1) {
+  std::size_t dot = module.rfind('.');
+  while (--words > 0 && dot != module.npos && dot > 0) dot = module.rfind('.', dot - 1);
   return dot == module.npos ? module : cat("*", module.substr(dot));
 }
 
@@ -195,24 +197,23 @@ std::string listed(const std::vector<std::string>& patterns) {
 }
 
 /// The line of a recipe that adapts the same modules but those that PEFT refuses; empty where no simple line does.
-std::string line_for_peft(const NemotronHConfig& config, const PeftSection& peft,
-                          const LoraAdapters& adapters) {
+std::string line_for_peft(const ModelSetup& setup, const PeftSection& peft, const LoraAdapters& adapters) {
   PeftSection other = peft;
   if (peft.match_all_linear || !peft.exclude_modules.empty()) {
     other.match_all_linear = false;
     other.exclude_modules.push_back(cat("*.", refused_by_peft));
   } else {
     std::set<std::string> patterns;
-    for (const Candidate& c : candidates_of(config))
-      if (loads_in_peft(c.name) && adapters.modules.contains(c.modules.front()))
-        patterns.insert(c.experts ? "*.mixer.experts" : pattern_of(c.name));
+    for (const Candidate& c : candidates_of(setup))
+      if (loads_in_peft(c.id) && adapters.modules.contains(c.modules.front()))
+        patterns.insert(c.experts ? pattern_of(c.name, 2) : pattern_of(c.name));
     other.target_modules.assign(patterns.begin(), patterns.end());
     if (patterns.empty()) return "";
   }
   auto wanted = adapters.modules;
   std::erase_if(wanted, [](const auto& module) { return !loads_in_peft(module.first); });
   try {
-    if (Chooser(config, other).choose().adapters.modules != wanted) return "";
+    if (Chooser(setup, other).choose().adapters.modules != wanted) return "";
   } catch (const Error&) {
     return "";
   }
@@ -222,12 +223,11 @@ std::string line_for_peft(const NemotronHConfig& config, const PeftSection& peft
 
 }  // namespace
 
-std::string warning_of_peft(const NemotronHConfig& config, const PeftSection& peft,
-                            const LoraAdapters& adapters) {
+std::string warning_of_peft(const ModelSetup& setup, const PeftSection& peft, const LoraAdapters& adapters) {
   const auto refused = std::ranges::count_if(adapters.modules,
                                              [](const auto& module) { return !loads_in_peft(module.first); });
   if (refused == 0) return "";
-  const std::string line = peft.adapter_path ? "" : line_for_peft(config, peft, adapters);
+  const std::string line = peft.adapter_path ? "" : line_for_peft(setup, peft, adapters);
   return cat("peft: ", refused, refused == 1 ? " module" : " modules", " of the name ", refused_by_peft,
              refused == 1 ? " has an adapter" : " have adapters",
              ", which Hugging Face PEFT from 0.20 on refuses to load for this model; nemocube and AutoModel "
@@ -238,10 +238,9 @@ std::string warning_of_peft(const NemotronHConfig& config, const PeftSection& pe
                                 peft.match_all_linear ? "  in the place of match_all_linear" : ""));
 }
 
-ChosenAdapters choose_adapters(const NemotronHConfig& config, const PeftSection& peft,
-                               std::uint64_t dropout_seed) {
-  ChosenAdapters chosen = Chooser(config, peft).choose();
-  if (std::string warning = warning_of_peft(config, peft, chosen.adapters); !warning.empty())
+ChosenAdapters choose_adapters(const ModelSetup& setup, const PeftSection& peft, std::uint64_t dropout_seed) {
+  ChosenAdapters chosen = Chooser(setup, peft).choose();
+  if (std::string warning = warning_of_peft(setup, peft, chosen.adapters); !warning.empty())
     chosen.warnings.push_back(std::move(warning));
   apply_settings(chosen.adapters, peft, dropout_seed);
   return chosen;
@@ -255,16 +254,16 @@ void apply_settings(LoraAdapters& adapters, const PeftSection& peft, std::uint64
   adapters.dropout_seed = dropout_seed;
 }
 
-bool trains_adapters(const NemotronHConfig& config) {
-  return std::ranges::any_of(tensor_specs(config), [](const TensorSpec& spec) {
+bool trains_adapters(const ModelSetup& setup) {
+  return std::ranges::any_of(tensor_specs(setup), [](const TensorSpec& spec) {
     return spec.factor != LoraFactor::none && !spec.frozen;
   });
 }
 
-std::set<std::string, std::less<>> base_parameters(const NemotronHConfig& config) {
-  std::set<std::string, std::less<>> names;
-  for (const TensorSpec& spec : tensor_specs(config))
-    if (!spec.buffer && spec.factor == LoraFactor::none) names.insert(spec.name);
+std::set<TensorName> base_parameters(const ModelSetup& setup) {
+  std::set<TensorName> names;
+  for (const TensorSpec& spec : tensor_specs(setup))
+    if (!spec.buffer && spec.factor == LoraFactor::none) names.insert(spec.id);
   return names;
 }
 

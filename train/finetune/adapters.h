@@ -1,4 +1,5 @@
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,7 @@ namespace nemocube {
 
 /// What the section `peft` of a recipe adapts.
 struct ChosenAdapters {
-  LoraAdapters adapters;              ///< for NemotronHConfig::lora
+  LoraAdapters adapters;              ///< for ModelChoices::lora
   std::vector<std::string> lines;     ///< what each pattern fits, for the log
   std::vector<std::string> warnings;  ///< where a setting does something else than people expect of it
 };
@@ -25,21 +26,19 @@ struct ChosenAdapters {
 /// that come near, and a rank of
 /// experts below 1 (moe_rank_scaling).
 /// Source: nemo_automodel/components/_peft/module_matcher.py and lora.py.
-ChosenAdapters choose_adapters(const NemotronHConfig& config, const PeftSection& peft,
-                               std::uint64_t dropout_seed);
+ChosenAdapters choose_adapters(const ModelSetup& setup, const PeftSection& peft, std::uint64_t dropout_seed);
 
 /// That PEFT refuses some of the adapters (docs/adapters.md), with the line of a recipe that leaves these out; empty where PEFT loads
 /// all of them.
-std::string warning_of_peft(const NemotronHConfig& config, const PeftSection& peft,
-                            const LoraAdapters& adapters);
+std::string warning_of_peft(const ModelSetup& setup, const PeftSection& peft, const LoraAdapters& adapters);
 
 /// What `peft` says of adapters beside their modules: dtype, law, dropout.
 void apply_settings(LoraAdapters& adapters, const PeftSection& peft, std::uint64_t dropout_seed);
 
 /// Whether an adapter is trained.
-bool trains_adapters(const NemotronHConfig& config);
+bool trains_adapters(const ModelSetup& setup);
 
-/// The names of all that is no adapter and no buffer, for NemotronHConfig::frozen.
-std::set<std::string, std::less<>> base_parameters(const NemotronHConfig& config);
+/// The names of all that is no adapter and no buffer, for ModelChoices::frozen.
+std::set<TensorName> base_parameters(const ModelSetup& setup);
 
 }  // namespace nemocube

@@ -26,12 +26,12 @@ PeftSection all_but(std::vector<std::string> patterns) {
   return peft;
 }
 
-const NemotronHConfig& config() {
-  static const NemotronHConfig of_all_kinds = tiny_config("M*-E");
+const ModelConfig& config() {
+  static const ModelConfig of_all_kinds = tiny_config("M*-E");
   return of_all_kinds;
 }
 
-ChosenAdapters choose(const PeftSection& peft, const NemotronHConfig& of = config()) {
+ChosenAdapters choose(const PeftSection& peft, const ModelSetup& of = config()) {
   return choose_adapters(of, peft, 7);
 }
 
@@ -39,7 +39,7 @@ ChosenAdapters choose(const PeftSection& peft, const NemotronHConfig& of = confi
 Names modules_of(const ChosenAdapters& chosen) {
   Names names;
   for (const auto& [module, adapter] : chosen.adapters.modules) {
-    std::string name = module;
+    std::string name = usual_names.text(module);
     for (const std::string part : {"backbone.layers.", "mixer."})
       if (const auto at = name.find(part); at != name.npos) name.erase(at, part.size());
     names.insert(name);
@@ -62,15 +62,15 @@ Names with(Names names, const Names& more) {
   return names;
 }
 
-std::string fault(const PeftSection& peft, const NemotronHConfig& of = config()) {
+std::string fault(const PeftSection& peft, const ModelSetup& of = config()) {
   return message_of([&] { choose(peft, of); });
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 /// The parameters that the model then has in adapters.
-std::int64_t parameters_of(NemotronHConfig of, const ChosenAdapters& chosen) {
-  of.lora = chosen.adapters;
+std::int64_t parameters_of(ModelSetup of, const ChosenAdapters& chosen) {
+  of.choices.lora = chosen.adapters;
   std::int64_t count = 0;
   for (const TensorSpec& spec : tensor_specs(of))
     if (spec.factor != LoraFactor::none) count += spec.shape.numel();
@@ -98,7 +98,7 @@ TEST_CASE("peft: without a choice of modules every projection is adapted, and a 
 
 TEST_CASE("peft: a warning has the line that adapts the same modules but those that PEFT refuses") {
   const std::string way = "For PEFT the section peft of the recipe wants the line  ";
-  const auto warning = [&](const PeftSection& peft, const NemotronHConfig& of = config()) {
+  const auto warning = [&](const PeftSection& peft, const ModelSetup& of = config()) {
     const auto warnings = choose(peft, of).warnings;
     const auto found =
         std::ranges::find_if(warnings, [](const std::string& w) { return has(w, "Hugging Face PEFT"); });
@@ -176,7 +176,7 @@ TEST_CASE("peft: routed experts are one module, of two stacks") {
 }
 
 TEST_CASE("peft: what a pattern also fits, because dots are no dots, is said") {
-  const NemotronHConfig twelve = tiny_config("************");
+  const ModelConfig twelve = tiny_config("************");
   const ChosenAdapters chosen = choose(targets({"*.layers.1.*.q_proj"}), twelve);
   CHECK(modules_of(chosen) == Names{"1.q_proj", "10.q_proj", "11.q_proj"});
   REQUIRE(chosen.warnings.size() == 1);
@@ -219,7 +219,7 @@ TEST_CASE("peft: moe_rank_scaling divides the rank of routed experts by those th
   peft.dim = 8;
   peft.alpha = 24;
   const auto rank = [](const ChosenAdapters& chosen, const char* module) {
-    return chosen.adapters.modules.at(module).rank;
+    return chosen.adapters.modules.at(named(module)).rank;
   };
   const char *up = "backbone.layers.3.mixer.experts.up_proj",
              *down = "backbone.layers.3.mixer.experts.down_proj", *q = "backbone.layers.1.mixer.q_proj";
@@ -230,10 +230,10 @@ TEST_CASE("peft: moe_rank_scaling divides the rank of routed experts by those th
   CHECK(rank(exact, down) == 4);
   CHECK(rank(exact, q) == 8);
   CHECK(exact.warnings.empty());
-  CHECK(exact.adapters.modules.at(up).scale() == 6);  // alpha / that rank
-  CHECK(exact.adapters.modules.at(q).scale() == 3);
+  CHECK(exact.adapters.modules.at(named(up)).scale() == 6);  // alpha / that rank
+  CHECK(exact.adapters.modules.at(named(q)).scale() == 3);
   peft.dim = 7;
-  const NemotronHConfig twice = tiny_config("EE*E");
+  const ModelConfig twice = tiny_config("EE*E");
   const ChosenAdapters inexact = choose(peft, twice);
   CHECK(rank(inexact, "backbone.layers.0.mixer.experts.up_proj") == 3);
   CHECK(inexact.warnings ==
@@ -292,18 +292,18 @@ TEST_CASE("peft: in steps adapters move and nothing else does") {
       CAPTURE(dtype);
       CAPTURE(wide);
       if (wide) peft.lora_dtype = DType::f32;
-      NemotronHConfig adapted = config();
-      adapted.lora = choose(peft).adapters;
+      ModelSetup adapted = config();
+      adapted.choices.lora = choose(peft).adapters;
       CHECK_FALSE(trains_adapters(config()));
       CHECK(trains_adapters(adapted));
-      adapted.frozen = base_parameters(adapted);
-      CHECK(adapted.frozen == base_parameters(config()));
-      NemotronHConfig all_frozen = adapted;
+      adapted.choices.frozen = base_parameters(adapted);
+      CHECK(adapted.choices.frozen == base_parameters(config()));
+      ModelSetup all_frozen = adapted;
       for (const TensorSpec& spec : tensor_specs(adapted))
-        if (!spec.buffer) all_frozen.frozen.insert(spec.name);
+        if (!spec.buffer) all_frozen.choices.frozen.insert(spec.id);
       CHECK_FALSE(trains_adapters(all_frozen));
 
-      NemotronH model(adapted, dtype, Device::cpu);
+      Stack model(adapted, dtype, Device::cpu);
       randomise(model, 3);
       ParallelModel parallel(model);
       OptimizerOptions options;

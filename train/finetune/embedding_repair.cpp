@@ -39,11 +39,15 @@ bool is_healthy(double square, double min_norm) {
 
 }  // namespace
 
-std::int64_t repair_embeddings(NemotronH& model, const EmbeddingRepair& options, Communicator* ranks) {
-  const NemotronHConfig& config = model.config();
+std::int64_t repair_embeddings(Stack& model, const EmbeddingRepair& options, Communicator* ranks) {
+  const ModelConfig& config = model.config();
+  require(
+      !config.tie_word_embeddings,
+      "embedding_row_repair: the head of this model has the weight of the embeddings, so there are no other "
+      "rows to repair them by");
   const std::int64_t tokens = config.vocab_size, width = config.hidden_size;
-  Parameter* const embeddings = model.parameters().find("backbone.embeddings.weight");
-  const Parameter* const head = model.parameters().find("lm_head.weight");
+  Parameter* const embeddings = model.parameters().find(embeddings_name() / "weight");
+  const Parameter* const head = model.parameters().find(head_name() / "weight");
 
   std::vector<double> squares(static_cast<std::size_t>(tokens));
   if (embeddings)

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/comm/communicator.h"
 
 namespace nemocube {
@@ -21,6 +21,6 @@ struct EmbeddingRepair {
 /// errors  on all ranks alike: Error for more damaged rows than max_rows, a row of lm_head that is damaged as well,
 /// and embeddings without a healthy row
 /// source  NeMo AutoModel, recipe key embedding_row_repair
-std::int64_t repair_embeddings(NemotronH& model, const EmbeddingRepair& options, Communicator* ranks);
+std::int64_t repair_embeddings(Stack& model, const EmbeddingRepair& options, Communicator* ranks);
 
 }  // namespace nemocube

@@ -37,8 +37,8 @@ double norm(const std::vector<double>& values) {
 }
 
 /// What the rule makes of a whole model.
-std::unique_ptr<NemotronH> repaired_on_one_rank(const NemotronHConfig& config, DType dtype) {
-  auto model = std::make_unique<NemotronH>(config, dtype, Device::cpu);
+std::unique_ptr<Stack> repaired_on_one_rank(const ModelConfig& config, DType dtype) {
+  auto model = std::make_unique<Stack>(config, dtype, Device::cpu);
   randomise(*model, 3);
   damage(model->parameters().get("backbone.embeddings.weight"));
   CHECK(repair_embeddings(*model, {.min_norm = 1e-4, .max_rows = 2}, nullptr) == 2);
@@ -48,8 +48,8 @@ std::unique_ptr<NemotronH> repaired_on_one_rank(const NemotronHConfig& config, D
 }  // namespace
 
 TEST_CASE("embedding repair: damaged rows are those of lm_head with the norm of the others") {
-  const NemotronHConfig config = tiny_config("M-");
-  NemotronH before(config, DType::f32, Device::cpu);
+  const ModelConfig config = tiny_config("M-");
+  Stack before(config, DType::f32, Device::cpu);
   randomise(before, 3);
   const auto after = repaired_on_one_rank(config, DType::f32);
   const Tensor old = before.parameters().get("backbone.embeddings.weight").value,
@@ -70,7 +70,7 @@ TEST_CASE("embedding repair: damaged rows are those of lm_head with the norm of 
 }
 
 TEST_CASE("embedding repair: the same on every rank, however the model is divided") {
-  const NemotronHConfig config = tiny_config("M-");
+  const ModelConfig config = tiny_config("M-");
   const int ranks = test_world().size();
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool tensor : {false, true}) {
@@ -81,10 +81,10 @@ TEST_CASE("embedding repair: the same on every rank, however the model is divide
       ParallelPlan plan;
       (tensor ? plan.grid.tp : plan.grid.dp_shard) = ranks;
       const ProcessGroups groups(test_world(), make_grid(plan.grid), used_groups(plan, config));
-      NemotronH model(config, dtype, Device::meta,
-                      part_of(plan, config, place_of(plan.grid, test_world().rank())));
+      Stack model(config, dtype, Device::meta,
+                  part_of(plan, config, place_of(plan.grid, test_world().rank())));
       ParallelModel parallel(model, plan, groups, Device::cpu);
-      NemotronH whole(config, dtype, Device::cpu);
+      Stack whole(config, dtype, Device::cpu);
       randomise(whole, 3);
       for (Parameter& p : model.parameters().all()) {
         const std::vector<double> values = whole.parameters().get(p.name).value.to_vector();
@@ -112,9 +112,9 @@ TEST_CASE("embedding repair: the same on every rank, however the model is divide
 
 TEST_CASE("embedding repair: what cannot be repaired is refused") {
   if (test_world().size() > 1) return;  // said by rank alone
-  const NemotronHConfig config = tiny_config("M-");
+  const ModelConfig config = tiny_config("M-");
   const auto fault = [&](const std::vector<std::int64_t>& more, bool head, std::int64_t most) {
-    NemotronH model(config, DType::f32, Device::cpu);
+    Stack model(config, DType::f32, Device::cpu);
     randomise(model, 3);
     damage(model.parameters().get("backbone.embeddings.weight"), more);
     if (head) model.parameters().get("lm_head.weight").value.narrow(0, 2, 1).zero();
@@ -125,7 +125,16 @@ TEST_CASE("embedding repair: what cannot be repaired is refused") {
         "max_rows (2)");
   CHECK(fault({}, true, 2) ==
         "embedding_row_repair: the rows of token 2 are damaged in the embeddings and in lm_head");
-  NemotronH whole(config, DType::f32, Device::cpu);
+  Stack whole(config, DType::f32, Device::cpu);
   randomise(whole, 3);
   CHECK(repair_embeddings(whole, {}, nullptr) == 0);
+}
+
+TEST_CASE("embedding repair: refused where the head has the weight of the embeddings") {
+  ModelConfig config = tiny_config("M-");
+  config.tie_word_embeddings = true;
+  Stack model(config, DType::f32, Device::cpu);
+  CHECK(message_of([&] { repair_embeddings(model, {.min_norm = 1e-4, .max_rows = 2}, nullptr); }) ==
+        "embedding_row_repair: the head of this model has the weight of the embeddings, so there are no "
+        "other rows to repair them by");
 }

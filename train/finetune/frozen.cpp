@@ -15,16 +15,16 @@ bool fits_tensor_or_module(const ModulePattern& pattern, std::string_view tensor
   return false;
 }
 
-std::vector<std::string> modules_of(const std::vector<TensorSpec>& specs) {
+std::vector<std::string> modules_of(const std::vector<TensorSpec>& specs, const NameTable& names) {
   std::vector<std::string> modules;
-  for (const TensorSpec& spec : specs) modules.push_back(spec.module);
+  for (const TensorSpec& spec : specs) modules.push_back(names.text(spec.module));
   return modules;
 }
 
 }  // namespace
 
-FrozenTensors frozen_tensors(const NemotronHConfig& config, const std::vector<std::string>& patterns) {
-  const std::vector<TensorSpec> specs = tensor_specs(config);
+FrozenTensors frozen_tensors(const ModelSetup& setup, const std::vector<std::string>& patterns) {
+  const std::vector<TensorSpec> specs = tensor_specs(setup);
   FrozenTensors frozen;
   for (const std::string& text : patterns) {
     const ModulePattern pattern("freeze", text);
@@ -33,14 +33,14 @@ FrozenTensors frozen_tensors(const NemotronHConfig& config, const std::vector<st
       if (spec.buffer || !fits_tensor_or_module(pattern, spec.name)) continue;
       ++line.tensors;
       line.parameters += spec.shape.numel();
-      frozen.names.insert(spec.name);
+      frozen.names.insert(spec.id);
     }
-    require(line.tensors > 0, "freeze: ", quote(text),
-            " fits no module of this model; there are: ", near_names(modules_of(specs), text),
-            ", and others (nemocube inspect --model lists all tensors)", mtp_hint(config, text));
+    require(line.tensors > 0, "freeze: ", quote(text), " fits no module of this model; there are: ",
+            near_names(modules_of(specs, *setup.config.names), text),
+            ", and others (nemocube inspect --model lists all tensors)", mtp_hint(setup, text));
   }
-  require(std::ranges::any_of(
-              specs, [&](const TensorSpec& s) { return !s.buffer && !frozen.names.contains(s.name); }),
+  require(std::ranges::any_of(specs,
+                              [&](const TensorSpec& s) { return !s.buffer && !frozen.names.contains(s.id); }),
           "freeze: the patterns fit every module, and nothing is left to train");
   return frozen;
 }

@@ -9,7 +9,7 @@ namespace nemocube {
 
 /// The tensors that a recipe's key `freeze` leaves untrained.
 struct FrozenTensors {
-  std::set<std::string, std::less<>> names;  ///< for NemotronHConfig::frozen
+  std::set<TensorName> names;  ///< for ModelChoices::frozen
   struct Line {
     std::string pattern;
     std::int64_t tensors = 0, parameters = 0;
@@ -20,6 +20,6 @@ struct FrozenTensors {
 /// A pattern (ModulePattern) freezes a tensor when it fits the tensor's name or that of a module around it:
 /// "backbone.layers.3" is all of block 3, "*.mixer.experts" the routed experts of all blocks. Throws Error for a pattern that fits
 /// nothing, naming modules that come near, and where nothing is left to train.
-FrozenTensors frozen_tensors(const NemotronHConfig& config, const std::vector<std::string>& patterns);
+FrozenTensors frozen_tensors(const ModelSetup& setup, const std::vector<std::string>& patterns);
 
 }  // namespace nemocube

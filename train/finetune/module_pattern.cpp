@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/quote.h"
+#include "data/hf/module_names.h"
 
 namespace nemocube {
 namespace {
@@ -32,13 +33,6 @@ bool ModulePattern::fits(std::string_view name) const {
   if (name == text_ || whole_.found_in(name)) return true;
   const std::string other = automodel_name(name);
   return other != name && (other == text_ || whole_.found_in(other));
-}
-
-std::string automodel_name(std::string_view canonical) {
-  constexpr std::string_view backbone = "backbone.";
-  if (canonical == backbone.substr(0, backbone.size() - 1)) return "model";
-  if (!canonical.starts_with(backbone)) return std::string(canonical);
-  return cat("model.", canonical.substr(backbone.size()));
 }
 
 }  // namespace nemocube

@@ -17,15 +17,12 @@ class ModulePattern {
   /// `key`: of the recipe, for messages. Throws Error for a text that is no regular expression.
   ModulePattern(const std::string& key, std::string text);
   const std::string& text() const { return text_; }
-  /// `name` begins with "backbone." or "model.", which mean the same here, or is "lm_head".
+  /// `name` is that of the model's files; the pattern may fit it, or automodel_name() of it (data/hf/module_names.h).
   bool fits(std::string_view name) const;
 
  private:
   std::string text_;
   Pattern whole_;
 };
-
-/// The same name with "model." for "backbone.", as NeMo AutoModel and Hugging Face's classes call it.
-std::string automodel_name(std::string_view canonical);
 
 }  // namespace nemocube

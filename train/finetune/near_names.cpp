@@ -41,8 +41,8 @@ std::string near_names(std::span<const std::string> names, std::string_view want
   return text;
 }
 
-std::string mtp_hint(const NemotronHConfig& config, std::string_view pattern) {
-  if (pattern.find("mtp") == pattern.npos || config.mtp.depths > 0) return "";
+std::string mtp_hint(const ModelSetup& setup, std::string_view pattern) {
+  if (pattern.find("mtp") == pattern.npos || setup.choices.mtp.depths > 0) return "";
   return "; multi-token prediction is not trained (model.num_nextn_predict_layers)";
 }
 

@@ -12,6 +12,6 @@ namespace nemocube {
 std::string near_names(std::span<const std::string> names, std::string_view wanted);
 
 /// For the end of a message about a pattern that names modules of multi-token prediction where these are not trained; else empty.
-std::string mtp_hint(const NemotronHConfig& config, std::string_view pattern);
+std::string mtp_hint(const ModelSetup& setup, std::string_view pattern);
 
 }  // namespace nemocube

@@ -27,10 +27,10 @@ fs::path golden() { return source_dir() / "tests" / "goldens" / "peft_training";
 class Training {
  public:
   Training(DType dtype, Device device) : tokens_(golden() / "tokens.safetensors") {
-    ModelPlace place(device);
-    place.finetuning = with_adapter(golden(), golden() / "fresh");
-    place.finetuning.frozen = base_parameters(read_hf_config(golden()));
-    loaded_ = load_model(golden(), dtype, place);
+    const OpenedModel source(golden());
+    Finetuning finetuning = with_adapter(source, golden() / "fresh");
+    finetuning.choices.frozen = base_parameters(source.config());
+    loaded_ = load_model(source, dtype, device, finetuning);
     OptimizerOptions options;
     options.beta1 = steps_["betas"][0];
     options.beta2 = steps_["betas"][1];
@@ -38,7 +38,7 @@ class Training {
     optimizer_ = std::make_unique<Optimizer>(model().parameters(), options);
   }
 
-  NemotronH& model() { return *loaded_.model; }
+  Stack& model() { return *loaded_.model; }
   std::size_t steps() const { return steps_["losses"].size(); }
   double want(const char* what, std::size_t step) const { return steps_[what][step]; }
 
@@ -99,7 +99,7 @@ double tolerance(DType dtype, std::size_t steps) {
 }
 
 /// Calls check(parameter, wanted) for each tensor of the adapter that a directory holds in PEFT's form.
-void for_adapter(NemotronH& model, const char* directory, const auto& check) {
+void for_adapter(Stack& model, const char* directory, const auto& check) {
   const PeftDirectory want(golden() / directory, model.config());
   std::size_t trained = 0;
   for (const Parameter& p : model.parameters().all()) trained += p.wants_grad();

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/variants.h"
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/parallel_model/parallel_model.h"
 #include "train/logging/progress.h"
 

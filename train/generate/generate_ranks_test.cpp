@@ -36,7 +36,7 @@ bool ends(std::size_t prompt, std::int64_t, std::size_t length) { return prompt 
 TEST_CASE(
     "generate of ranks: every grid continues prompts as one rank does on every device, some replicas without "
     "any") {
-  NemotronH whole(grid_model(), DType::f64, Device::cpu);
+  Stack whole(grid_model(), DType::f64, Device::cpu);
   initialise(whole, 3);
   ParallelModel alone(whole);
   const std::vector<Ids> prompts = prompts_of_test();
@@ -53,7 +53,7 @@ TEST_CASE(
       const ParallelPlan plan = plan_of(c, grid_model());
       const GridPlace place = place_of(plan.grid, test_world().rank());
       const ProcessGroups groups(test_world(), make_grid(plan.grid));
-      NemotronH model(grid_model(), DType::f64, Device::meta, part_of(plan, grid_model(), place));
+      Stack model(grid_model(), DType::f64, Device::meta, part_of(plan, grid_model(), place));
       ParallelModel parallel(model, plan, groups, device);
       initialise(model, 3);
       parallel.data().spread_values();

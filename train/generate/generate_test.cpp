@@ -23,7 +23,7 @@ GenerateOptions sampled(double temperature, std::int64_t top_k = 0, double top_p
 }
 
 // Greedy decoding without a state: each token comes from a forward pass over the whole text so far.
-Ids greedy_by_prefill(NemotronH& model, Ids text, std::int64_t count) {
+Ids greedy_by_prefill(Stack& model, Ids text, std::int64_t count) {
   Ids made;
   for (std::int64_t n = 0; n < count; ++n) {
     const auto length = static_cast<std::int64_t>(text.size());
@@ -37,8 +37,8 @@ Ids greedy_by_prefill(NemotronH& model, Ids text, std::int64_t count) {
   return made;
 }
 
-NemotronH& model() {
-  static NemotronH m(tiny_config("ME*-M"), DType::f32, Device::cpu);
+Stack& model() {
+  static Stack m(tiny_config("ME*-M"), DType::f32, Device::cpu);
   static const bool ready = (randomise(m, 71), true);
   (void)ready;
   return m;
@@ -114,7 +114,7 @@ TEST_CASE("generate: sampling depends on seed, prompt number and token number al
 }
 
 TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside a prompt that has ended") {
-  NemotronH flat(tiny_config("-"), DType::f32, Device::cpu);
+  Stack flat(tiny_config("-"), DType::f32, Device::cpu);
   randomise(flat, 72);
   flat.parameters().get("lm_head.weight").value.zero();  // all tokens are equally likely
   GenerateOptions o = at_most(6);
@@ -133,7 +133,7 @@ TEST_CASE("generate: draw n of prompt i comes from the stream of i, also beside 
 }
 
 TEST_CASE("generate: many prompts go in groups, with the streams of their numbers") {
-  NemotronH flat(tiny_config("-"), DType::f32, Device::cpu);
+  Stack flat(tiny_config("-"), DType::f32, Device::cpu);
   randomise(flat, 72);
   flat.parameters().get("lm_head.weight").value.zero();
   ParallelModel alone(flat);

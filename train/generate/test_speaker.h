@@ -20,8 +20,8 @@ inline const Tokenizer& tokenizer() {
   return t;
 }
 
-inline NemotronHConfig speaker_config() {
-  NemotronHConfig c = tiny_config("-");
+inline ModelConfig speaker_config() {
+  ModelConfig c = tiny_config("-");
   c.vocab_size = tokenizer().vocab_size();
   return c;
 }
@@ -29,8 +29,8 @@ inline NemotronHConfig speaker_config() {
 /// A model that generates `text` and EOS after any prompt. The embedding of the k-th token of the text is the
 /// unit vector k + 1, that of all other tokens the unit vector 0, and the head maps unit vector k to the k-th
 /// token.
-struct Says : NemotronH {
-  explicit Says(const std::string& text) : NemotronH(speaker_config(), DType::f32, Device::cpu) {
+struct Says : Stack {
+  explicit Says(const std::string& text) : Stack(speaker_config(), DType::f32, Device::cpu) {
     randomise(*this, 5);
     const Tensor embeddings = parameters().get("backbone.embeddings.weight").value;
     const Tensor head = parameters().get("lm_head.weight").value;

@@ -44,7 +44,7 @@ TEST_CASE("training memory: what the state of a run holds, item by item") {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const OptimizerOptions& o :
          {of_kind(OptimizerKind::adamw), of_kind(OptimizerKind::sgd), of_kind(OptimizerKind::sgd, 0.9)}) {
-      NemotronH model(tiny_config("ME*-"), dtype, Device::cpu);
+      Stack model(tiny_config("ME*-"), dtype, Device::cpu);
       randomise(model, 1);
       Optimizer optimizer(model.parameters(), o);
       std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0;
@@ -97,13 +97,13 @@ TEST_CASE("training memory: what each of two ranks keeps of a state that they di
     for (const int rank : {0, 1}) {
       CAPTURE(rank);
       const auto items = state_of(rank, DType::bf16, options);
-      NemotronH model(tiny_config("ME*-"), DType::bf16, Device::meta);
+      Stack model(tiny_config("ME*-"), DType::bf16, Device::meta);
       std::map<std::tuple<std::int64_t, bool, DType>, std::vector<Parameter*>> flats;
       std::int64_t weights = 0, gradients = 0, gathered = 0, largest = 0;
       for (Parameter& p : model.parameters().all()) {
         const bool expert = p.name.find(".experts.") != p.name.npos;
         if (p.wants_grad())
-          flats[{unit_of(p.name).value_or(-1), expert, p.value.dtype()}].push_back(&p);
+          flats[{unit_of(p.id).value_or(-1), expert, p.value.dtype()}].push_back(&p);
         else
           weights += p.value.bytes();
         if (!p.wants_grad()) p.value = p.own = Tensor::zeros(p.value.shape(), p.value.dtype(), Device::cpu);
@@ -164,13 +164,13 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
         CAPTURE(dtype);
         CAPTURE(checkpointing);
         const auto depths = static_cast<std::int64_t>(parse_pattern(pattern).mtp.size());
-        NemotronHConfig config = with_experts({pattern, 128, 2, 1, 512, 4, 64, 64}, {8, 2, 128, 256});
-        config.head_dim = 64;
-        config.n_groups = 1;
-        config.vocab_size = 256;
+        ModelSetup config = with_experts({pattern, 128, 2, 1, 512, 4, 64, 64}, {8, 2, 128, 256});
+        config.config.attention.head_dim = 64;
+        config.config.mamba.n_groups = 1;
+        config.config.vocab_size = 256;
         config.train_mtp({depths, false, 0.3});
-        if (pattern == own_sizes) config = with_own_of_all(config);
-        NemotronH model(config, dtype, Device::cpu);
+        if (pattern == own_sizes) config.config = with_own_of_all(config.config);
+        Stack model(config, dtype, Device::cpu);
         randomise(model, 1);
         model.activation_checkpointing = checkpointing;
         ParallelModel parallel(model);
@@ -203,18 +203,18 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
 }
 
 TEST_CASE("training memory: multi-token prediction keeps what its backward passes need") {
-  NemotronHConfig config = tiny_config("-");
-  config.mtp_blocks = parse_pattern("--").blocks;
+  ModelSetup config = tiny_config("-");
+  config.config.mtp_blocks = parse_pattern("--").blocks;
   config.train_mtp({2, false, 0.3});
   const ActivationOptions o{.tokens = 64, .loss_rows = 16};
-  const auto bytes = [&](const NemotronHConfig& c) { return activation_memory(c, DType::f32, o); };
+  const auto bytes = [&](const ModelSetup& c) { return activation_memory(c, DType::f32, o); };
   const auto with_trained = [&](std::initializer_list<const char*> parts) {
-    NemotronHConfig part = config;
+    ModelSetup part = config;
     for (const TensorSpec& spec : tensor_specs(config))
       if (!spec.buffer && std::ranges::none_of(parts, [&](const char* text) {
             return spec.name.find(text) != spec.name.npos;
           }))
-        part.frozen.insert(spec.name);
+        part.choices.frozen.insert(spec.id);
     return part;
   };
   // The later the first trained weight, the less is kept.
@@ -228,10 +228,10 @@ TEST_CASE("training memory: multi-token prediction keeps what its backward passe
   }
   // A x of each row for both eh_proj; of a chunk of rows for the head, and its gradient.
   const auto adapted = [&](const char* module, std::int64_t rank) {
-    NemotronHConfig part = config;
+    ModelSetup part = config;
     for (const TensorSpec& spec : tensor_specs(config))
       if (spec.linear && spec.name.ends_with(cat(module, ".weight")))
-        part.lora.modules[std::string(module_of_weight(spec.name))] = {.rank = rank};
+        part.choices.lora.modules[spec.id.module()] = {.rank = rank};
     return bytes(part);
   };
   CHECK(adapted("eh_proj", 5) == bytes(config) + 2 * 4 * 64 * 5);
@@ -239,19 +239,19 @@ TEST_CASE("training memory: multi-token prediction keeps what its backward passe
 }
 
 TEST_CASE("training memory: of blocks of different sizes, each by its own") {
-  const NemotronHConfig all = tiny_pruned_config();
-  const auto decoded = [](const NemotronHConfig& c) { return decode_state_memory(c, DType::f32, 3, 20); };
-  const auto activations = [](const NemotronHConfig& c) {
+  const ModelConfig all = tiny_pruned_config();
+  const auto decoded = [](const ModelConfig& c) { return decode_state_memory(c, DType::f32, 3, 20); };
+  const auto activations = [](const ModelSetup& c) {
     return activation_memory(c, DType::f32, {.tokens = 64, .loss_rows = 8});
   };
   std::int64_t states = 0;
   for (std::int64_t i = 0; i < all.num_layers(); ++i) {
-    NemotronHConfig one = tiny_config();
+    ModelConfig one = tiny_config();
     static_cast<BlockConfig&>(one) = all.block(i);
     one.blocks = {all.blocks[static_cast<std::size_t>(i)]};
     states += decoded(one);
     if (!all.own_configs.contains(i)) continue;
-    NemotronHConfig common_sizes = all;
+    ModelConfig common_sizes = all;
     common_sizes.own_configs.erase(i);
     CHECK(activations(common_sizes) != activations(all));
   }

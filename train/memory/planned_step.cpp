@@ -7,11 +7,11 @@
 
 namespace nemocube {
 
-std::int64_t planned_peak_bytes(const NemotronHConfig& config, const PlannedSteps& steps) {
+std::int64_t planned_peak_bytes(const ModelSetup& setup, const PlannedSteps& steps) {
   Allocator& memory = allocator(Device::planned);
   const std::int64_t before = memory.stats().current_bytes;
   memory.reset_peak();
-  NemotronH model(config, steps.dtype, Device::planned);
+  Stack model(setup, steps.dtype, Device::planned);
   model.activation_checkpointing = steps.activation_checkpointing;
   if (steps.loss_chunk_rows > 0) model.loss_chunk_rows = steps.loss_chunk_rows;
   for (MoeMixer* moe : model.moe_layers()) {

@@ -15,7 +15,7 @@ struct PlannedSteps {
   Sequences microbatch;           ///< the largest one; every row counts as labelled
   std::int64_t microbatches = 1;  ///< of a step
   bool activation_checkpointing = false;
-  std::int64_t loss_chunk_rows = 0;  ///< NemotronH::loss_chunk_rows; 0: its own choice for a CUDA device
+  std::int64_t loss_chunk_rows = 0;  ///< Stack::loss_chunk_rows; 0: its own choice for a CUDA device
   RouterLosses router_losses = {};   ///< those that are on
   StepOptions options = {};
 };
@@ -24,6 +24,6 @@ struct PlannedSteps {
 /// Device::planned: everything that the code of the program allocates counts, kernels excepted, whose scratch memory
 /// is small, and cuBLAS's workspace (cuda::most_product_workspace). Nothing of the size of the model is allocated.
 /// errors  those of train_step()
-std::int64_t planned_peak_bytes(const NemotronHConfig& config, const PlannedSteps& steps);
+std::int64_t planned_peak_bytes(const ModelSetup& setup, const PlannedSteps& steps);
 
 }  // namespace nemocube

@@ -12,20 +12,20 @@ using namespace nemocube::testing;
 
 namespace {
 
-NemotronHConfig config_of(const char* pattern) {
-  NemotronHConfig c = tiny_config(pattern);
+ModelConfig config_of(const char* pattern) {
+  ModelConfig c = tiny_config(pattern);
   c.vocab_size = 300;
   c.hidden_size = 64;
-  c.chunk_size = 64;  // the software GPU takes about as long for a chunk of any length
+  c.mamba.chunk_size = 64;  // the software GPU takes about as long for a chunk of any length
   return c;
 }
 
 /// The same steps on a device.
-std::int64_t measured_peak_bytes(const NemotronHConfig& config, const PlannedSteps& steps, Device device) {
+std::int64_t measured_peak_bytes(const ModelSetup& config, const PlannedSteps& steps, Device device) {
   Allocator& memory = allocator(device);
   const std::int64_t before = memory.stats().current_bytes;
   memory.reset_peak();
-  NemotronH model(config, steps.dtype, device);
+  Stack model(config, steps.dtype, device);
   initialise(model, 1);
   model.activation_checkpointing = steps.activation_checkpointing;
   ParallelModel parallel(model);
@@ -40,7 +40,7 @@ std::int64_t measured_peak_bytes(const NemotronHConfig& config, const PlannedSte
 }  // namespace
 
 TEST_CASE("planned_step: the memory of a step grows with its rows, and checkpointing lowers it") {
-  const NemotronHConfig config = config_of("ME*-M");
+  const ModelConfig config = config_of("ME*-M");
   PlannedSteps steps{.microbatch = Sequences::uniform(2, 64)};
   const std::int64_t few = planned_peak_bytes(config, steps);
   steps.microbatch = Sequences::uniform(2, 640);
@@ -61,7 +61,7 @@ TEST_CASE("planned_step: within 5 % of what the same steps hold on cuda" * docte
     CAPTURE(dtype);
     CAPTURE(checkpointing);
     CAPTURE(depths);
-    const NemotronHConfig config = with_mtp(config_of("ME*-M"), depths, false);
+    const ModelSetup config = with_mtp(config_of("ME*-M"), depths, false);
     PlannedSteps steps{.dtype = dtype,
                        .microbatch = Sequences::of_lengths(std::vector<std::int64_t>{70, 40, 18}),
                        .microbatches = 2,

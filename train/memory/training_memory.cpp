@@ -139,64 +139,64 @@ namespace {
 
 /// What the adapters of a block keep, and that of eh_proj: A x for each row. `residual`: rows of the residual stream. That of
 /// lm_head keeps nothing; see loss_rank().
-std::map<std::string, std::int64_t> kept_by_adapters(const NemotronHConfig& config, const BlockRows& rows,
-                                                     double residual, const TensorBytes& of,
-                                                     const GridSizes& grid) {
-  std::map<std::string, std::int64_t> bytes;  // by the name of the block; of eh_proj by its own
-  if (config.lora.modules.empty()) return bytes;
-  for (const TensorSpec& spec : tensor_specs(config)) {
-    if (spec.factor != LoraFactor::a || spec.module == "lm_head") continue;
+std::map<TensorName, std::int64_t> kept_by_adapters(const ModelSetup& setup, const BlockRows& rows,
+                                                    double residual, const TensorBytes& of,
+                                                    const GridSizes& grid) {
+  std::map<TensorName, std::int64_t> bytes;  // by the name of the mixer; of eh_proj by its own
+  if (setup.choices.lora.modules.empty()) return bytes;
+  for (const TensorSpec& spec : tensor_specs(setup)) {
+    if (spec.factor != LoraFactor::a || spec.module == head_name()) continue;
     const double choices =
-        rows.routed * real(grid.expt_tp) * real(config.of_tensor(spec.name).num_experts_per_tok);
-    const std::size_t mixer = spec.module.find(".mixer.");
-    const double adapted = mixer == spec.module.npos   ? residual
+        rows.routed * real(grid.expt_tp) * real(setup.config.of_tensor(spec.id).moe.num_experts_per_tok);
+    const bool in_mixer = spec.module.in_mixer();
+    const double adapted = !in_mixer                   ? residual
                            : spec.experts              ? choices
                            : spec.cut->always_own_rows ? rows.routed
                                                        : rows.all;
-    bytes[spec.module.substr(0, mixer)] +=
+    bytes[in_mixer ? spec.module.whole() : spec.module] +=
         of.stored(adapted * static_cast<double>(spec.shape[spec.shape.ndim() - 2]));
   }
   return bytes;
 }
 
 /// The rank of the adapter of lm_head, which forms A x for the rows of one chunk of logits at a time; 0: none.
-std::int64_t loss_rank(const NemotronHConfig& config) {
-  const auto adapter = config.lora.modules.find("lm_head");
-  return adapter == config.lora.modules.end() ? 0 : adapter->second.rank;
+std::int64_t loss_rank(const LoraAdapters& lora) {
+  const auto adapter = lora.modules.find(head_name());
+  return adapter == lora.modules.end() ? 0 : adapter->second.rank;
 }
 
 /// A block of a chunk, or of a depth of multi-token prediction, which works in training alone.
 struct ChunkBlock {
   BlockKind kind;
-  std::string name;  // of its tensors
+  TensorName name;  // block_name(i) or depth_name(i)
   bool backward;
 };
-std::vector<ChunkBlock> blocks_of(const NemotronHConfig& config, const ModelChunk& chunk, bool forward_only) {
+std::vector<ChunkBlock> blocks_of(const ModelSetup& setup, const ModelChunk& chunk, bool forward_only) {
+  const ModelConfig& config = setup.config;
   std::vector<ChunkBlock> blocks;
-  const std::vector<BlockPass> passes = block_passes(config, chunk);
+  const std::vector<BlockPass> passes = block_passes(setup, chunk);
   for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i)
-    blocks.push_back({config.blocks[static_cast<std::size_t>(i)], cat("backbone.layers.", i),
+    blocks.push_back({config.blocks[static_cast<std::size_t>(i)], block_name(i),
                       !forward_only && passes[static_cast<std::size_t>(i - chunk.first_block)].backward});
   if (!chunk.head || forward_only) return blocks;
-  const std::vector<DepthPasses> depths = mtp_passes(config, chunk);
+  const std::vector<DepthPasses> depths = mtp_passes(setup, chunk);
   const std::size_t size = config.mtp_blocks.size();
   for (std::size_t k = 0; k < depths.size(); ++k)
     for (std::size_t i = 0; i < size; ++i)
-      blocks.push_back({config.mtp_blocks[i], cat("mtp.layers.", (config.mtp.repeated ? 0 : k) * size + i),
-                        depths[k].blocks[i].backward});
+      blocks.push_back(
+          {config.mtp_blocks[i], depth_name(setup.block_of_depth(k, i)), depths[k].blocks[i].backward});
   return blocks;
 }
 
 /// What the depths of multi-token prediction keep beside their blocks, in training: embedded rows and their norm, the norm of the
 /// hidden states, both joined, and hidden states; of a depth without a backward pass before its blocks the last alone.
-std::int64_t kept_between_depths(const NemotronHConfig& config, const ModelChunk& chunk, std::int64_t row,
-                                 const std::map<std::string, std::int64_t>& by_adapters) {
+std::int64_t kept_between_depths(const ModelSetup& setup, const ModelChunk& chunk, std::int64_t row,
+                                 const std::map<TensorName, std::int64_t>& by_adapters) {
   std::int64_t kept = 0;
-  const std::vector<DepthPasses> depths = mtp_passes(config, chunk);
+  const std::vector<DepthPasses> depths = mtp_passes(setup, chunk);
   for (std::size_t k = 0; k < depths.size(); ++k) {
     kept += (depths[k].join.backward ? 7 : 1) * row;
-    const std::size_t first = config.mtp.repeated ? 0 : k * config.mtp_blocks.size();
-    const auto adapter = by_adapters.find(cat("mtp.layers.", first, ".eh_proj"));
+    const auto adapter = by_adapters.find(depth_name(setup.block_of_depth(k), mtp_join));
     if (depths[k].join.backward && adapter != by_adapters.end()) kept += adapter->second;
   }
   return kept;
@@ -204,20 +204,24 @@ std::int64_t kept_between_depths(const NemotronHConfig& config, const ModelChunk
 
 }  // namespace
 
-std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
+std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const ActivationOptions& options,
                                const ParallelPlan& plan, std::int64_t pipeline_rank) {
+  const ModelConfig& config = setup.config;
   const TensorBytes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
   const BlockRows rows = rows_of(options, plan);
   const double residual = plan.sequence_parallel ? rows.routed : rows.all;
   const std::int64_t row = of.stored(residual * static_cast<double>(config.hidden_size));
-  const auto by_adapters = kept_by_adapters(config, rows, residual, of, plan.grid);
+  const auto by_adapters = kept_by_adapters(setup, rows, residual, of, plan.grid);
   std::int64_t most = 0, most_kept = 0;
   for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
     std::int64_t kept = 0;
-    for (const auto& [kind, name, backward] : blocks_of(config, chunk, options.forward_only)) {
+    for (const auto& [kind, name, backward] : blocks_of(setup, chunk, options.forward_only)) {
       BlockMemory block = kind->memory(config.of_tensor(name), rows, of, {plan.grid.tp, plan.grid.expt_tp});
-      if (const auto adapters = by_adapters.find(name); adapters != by_adapters.end())
+      if (const auto adapters = by_adapters.find(mixer_of(name)); adapters != by_adapters.end())
         block.kept += adapters->second;
+      if (config.of_tensor(name).residual == Residual::norm_before_and_after)
+        block.kept +=
+            row + of.wide(residual);  // what enters the norm behind the mixer, and one factor of the norm
       if (!backward) {
         most = std::max(most, kept + 4 * row + block.kept);
         continue;
@@ -228,13 +232,13 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
     }
     // Hidden states for the head, labelled rows of them, the gradients of both; one chunk of logits.
     std::int64_t ends = 4 * row;
-    if (chunk.head && !options.forward_only) kept += kept_between_depths(config, chunk, row, by_adapters);
+    if (chunk.head && !options.forward_only) kept += kept_between_depths(setup, chunk, row, by_adapters);
     if (chunk.head) {
       const std::int64_t vocabulary = vocabulary_range(config.vocab_size, plan.grid.tp, 0).size();
       const double loss_rows = std::min(rows.all, static_cast<double>(options.loss_rows)),
                    logits = loss_rows * static_cast<double>(vocabulary);
       ends += of.wide(logits) + (of.stored_size < of.wide_size ? of.stored(logits) : 0);
-      ends += 2 * of.stored(loss_rows * real(loss_rank(config)));  // A x and its gradient
+      ends += 2 * of.stored(loss_rows * real(loss_rank(setup.choices.lora)));  // A x and its gradient
     }
     most = std::max(most, kept + ends);
     most_kept = std::max(most_kept, kept);
@@ -242,7 +246,7 @@ std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const
   return most + (options.live - 1) * most_kept;
 }
 
-std::int64_t decode_state_memory(const NemotronHConfig& config, DType dtype, std::int64_t sequences,
+std::int64_t decode_state_memory(const ModelConfig& config, DType dtype, std::int64_t sequences,
                                  std::int64_t length) {
   const TensorBytes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
   std::int64_t bytes = 0;

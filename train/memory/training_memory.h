@@ -46,7 +46,7 @@ std::int64_t snapshot_bytes(const LocalParameters& local, const PlannedGroups& g
 struct ActivationOptions {
   std::int64_t tokens = 0;     ///< of one microbatch
   bool checkpointing = false;  ///< of activations
-  std::int64_t loss_rows = 0;  ///< NemotronH::loss_chunk_rows
+  std::int64_t loss_rows = 0;  ///< Stack::loss_chunk_rows
   std::int64_t live = 1;       ///< microbatches, of one stage each, that are alive at once on a pipeline rank
   std::int64_t sequences = 1;  ///< of one microbatch
   bool forward_only = false;   ///< nothing is kept for a backward pass
@@ -57,11 +57,11 @@ struct ActivationOptions {
 /// holds the tensors that its contract in ops/ says ("keeps"), in blocks of the allocator. Scratch memory of
 /// kernels is left out, and what is free again within an operation counts as held. For a step of a small model
 /// the estimate is 0.75 to 1.45 times the actual memory. Experts are taken to get equally many tokens.
-std::int64_t activation_memory(const NemotronHConfig& config, DType dtype, const ActivationOptions& options,
+std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const ActivationOptions& options,
                                const ParallelPlan& plan = {}, std::int64_t pipeline_rank = 0);
 
 /// Bytes of the states and caches of `sequences` sequences of up to `length` tokens that are generated at once.
-std::int64_t decode_state_memory(const NemotronHConfig& config, DType dtype, std::int64_t sequences,
+std::int64_t decode_state_memory(const ModelConfig& config, DType dtype, std::int64_t sequences,
                                  std::int64_t length);
 
 std::int64_t total_bytes(const std::vector<MemoryItem>& items);

@@ -15,19 +15,20 @@ std::filesystem::path find_model(const std::filesystem::path& named);
 /// The same for a directory with adapter_config.json.
 std::filesystem::path find_adapter(const std::filesystem::path& named);
 
-/// What names the model of an adapter, for find_model(): the path in base_model.json where the model is still there, else
-/// base_model_name_or_path; nothing where that is null.
+/// What names the model of an adapter, for find_model(): the path in base_model.json where the model is still
+/// there, else base_model_name_or_path; nothing where that is null.
 std::optional<std::filesystem::path> base_of_adapter(const std::filesystem::path& adapter);
 
 /// A model, and the adapter that is added to it.
 struct ModelAndAdapter {
   std::filesystem::path model, adapter;  ///< adapter: empty where there is none
-  /// The directory whose generation_config.json counts: that of the adapter where it has one, else of the model.
+  /// The directory whose generation_config.json counts: that of the adapter where it has one, else of the
+  /// model.
   const std::filesystem::path& generation_folder() const;
 };
-/// `named` is a model, or an adapter, such as the checkpoint of a run that trained one, which names its model. `adapter`: another
-/// directory with an adapter for the model; empty: none. Throws Error where both name one, and where the model that an adapter
-/// names is not here.
+/// `named` is a model, or an adapter, such as the checkpoint of a run that trained one, which names its
+/// model. `adapter`: another directory with an adapter for the model; empty: none. Throws Error where both
+/// name one, and where the model that an adapter names is not here.
 ModelAndAdapter find_model_and_adapter(const std::filesystem::path& named,
                                        const std::filesystem::path& adapter);
 

@@ -17,21 +17,21 @@ Zone& weights_zone() {
 }
 
 /// Without weights.
-LoadedModel build(const NemotronHConfig& config, std::optional<DType> dtype, const ModelPlace& place) {
-  const DType stored = dtype.value_or(config.dtype.value_or(DType::f32));
+LoadedModel build(const ModelSetup& setup, std::optional<DType> dtype, const ModelPlace& place) {
+  const DType stored = dtype.value_or(setup.config.dtype.value_or(DType::f32));
   LoadedModel built;
   if (!place.world) {
-    built.model = std::make_unique<NemotronH>(config, stored, place.device);
+    built.model = std::make_unique<Stack>(setup, stored, place.device);
     built.parallel = std::make_unique<ParallelModel>(*built.model);
     return built;
   }
   const ParallelPlan& plan = place.plan;
   built.groups =
-      std::make_unique<ProcessGroups>(*place.world, make_grid(plan.grid), used_groups(plan, config));
+      std::make_unique<ProcessGroups>(*place.world, make_grid(plan.grid), used_groups(plan, setup));
   // On several ranks `parallel` gives the parameters their memory.
   const Device device = place.world->size() > 1 ? Device::meta : place.device;
-  built.model = std::make_unique<NemotronH>(config, stored, device,
-                                            part_of(plan, config, place_of(plan.grid, place.world->rank())));
+  built.model = std::make_unique<Stack>(setup, stored, device,
+                                        part_of(plan, setup, place_of(plan.grid, place.world->rank())));
   built.parallel = std::make_unique<ParallelModel>(*built.model, plan, *built.groups, place.device);
   return built;
 }
@@ -41,25 +41,16 @@ bool is_in(TensorSet set, const TensorSpec& spec) {
 }
 
 /// Of fresh values, or of a directory.
-void fill_adapters(NemotronH& model, const Finetuning& finetuning) {
-  if (finetuning.lora.modules.empty()) return;
+void fill_adapters(Stack& model, const Finetuning& finetuning) {
+  if (model.choices().lora.modules.empty()) return;
   if (!finetuning.adapter.empty()) {
-    read_adapters(PeftDirectory(finetuning.adapter, model.config()),
+    read_adapters(PeftDirectory(finetuning.adapter, model.setup()),
                   named_tensors(model, TensorSet::adapters));
     return;
   }
-  for (const TensorSpec& spec : tensor_specs(model.config()))
-    if (const Parameter* p = model.parameters().find(spec.name); p && is_in(TensorSet::adapters, spec))
+  for (const TensorSpec& spec : tensor_specs(model.setup()))
+    if (const Parameter* p = model.parameters().find(spec.id); p && is_in(TensorSet::adapters, spec))
       initialise(*p, model.config(), finetuning.seed, Initialisation::hf);
-}
-
-NemotronHConfig config_of(const std::filesystem::path& dir, const Finetuning& finetuning) {
-  NemotronHConfig config = read_hf_config(dir);
-  config.train_mtp(finetuning.mtp);
-  config.frozen = finetuning.frozen;
-  config.lora = finetuning.lora;
-  config.noise = finetuning.noise;
-  return config;
 }
 
 /// Of the model in `dir`, and of the adapter that is added to it.
@@ -73,58 +64,69 @@ void check_bases(const std::filesystem::path& dir, const std::filesystem::path& 
 
 /// A tensor of which this process has nothing.
 NamedTensor elsewhere(const TensorSpec& spec) {
-  return {.name = spec.name, .value = Tensor::meta(spec.shape, DType::f32)};
+  return {.name = spec.name, .value = Tensor::meta(spec.shape, DType::f32), .keep_f32 = spec.keep_f32};
 }
 }  // namespace
 
-void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& config) {
+ModelSetup setup_of(const OpenedModel& source, const ModelChoices& choices) {
+  ModelSetup setup(source.config(), choices);
+  setup.train_mtp(choices.mtp);
+  return setup;
+}
+
+void check_model_files(const HfWeights& weights, const ModelSetup& setup) {
   std::vector<NamedTensor> wanted;
-  for (const TensorSpec& spec : tensor_specs(config))
+  for (const TensorSpec& spec : tensor_specs(setup))
     if (is_in(TensorSet::base, spec)) wanted.push_back(elsewhere(spec));
-  HfWeights(dir).check(wanted);
+  weights.check(wanted);
 }
 
-Finetuning with_adapter(const std::filesystem::path& dir, const std::filesystem::path& adapter) {
+Finetuning with_adapter(const OpenedModel& source, const std::filesystem::path& adapter) {
   if (adapter.empty()) return {};
-  return {.lora = PeftDirectory(adapter, read_hf_config(dir)).adapters(), .adapter = adapter};
+  Finetuning finetuning;
+  finetuning.choices.lora = PeftDirectory(adapter, ModelSetup(source.config())).adapters();
+  finetuning.adapter = adapter;
+  return finetuning;
 }
 
-std::vector<NamedTensor> named_tensors(const NemotronH& model, TensorSet set) {
+std::vector<NamedTensor> named_tensors(const Stack& model, TensorSet set) {
   std::vector<NamedTensor> tensors;
-  for (const TensorSpec& spec : tensor_specs(model.config())) {
+  for (const TensorSpec& spec : tensor_specs(model.setup())) {
     if (!is_in(set, spec)) continue;
-    const Parameter* p = model.parameters().find(spec.name);
-    tensors.push_back(p ? NamedTensor{p->name, p->own, p->shard, p->counts, p->counted_elsewhere}
-                        : elsewhere(spec));
+    const Parameter* p = model.parameters().find(spec.id);
+    tensors.push_back(
+        p ? NamedTensor{p->name, p->own, p->shard, p->counts, p->counted_elsewhere, spec.keep_f32}
+          : elsewhere(spec));
   }
   return tensors;
 }
 
-LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype,
-                       const ModelPlace& place) {
-  const NemotronHConfig config = config_of(dir, place.finetuning);
-  check_model_files(dir, config);  // first: a config of another model could ask for any amount of memory
+LoadedModel load_model(const OpenedModel& source, std::optional<DType> dtype, const ModelPlace& place,
+                       const Finetuning& finetuning) {
+  const ModelSetup setup = setup_of(source, finetuning.choices);
+  // First: a config of another model could ask for any amount of memory.
+  check_model_files(source.weights(), setup);
   Communicator* const ranks = place.world ? &place.world->communicator() : nullptr;
-  check_bases(dir, place.finetuning.adapter, ranks);
-  LoadedModel loaded = build(config, dtype, place);
+  check_bases(source.directory(), finetuning.adapter, ranks);
+  LoadedModel loaded = build(setup, dtype, place);
   const ZoneTimer timer(weights_zone());
   TaskProgress progress("weights", "bytes");
-  loaded.files =
-      load_hf_weights(dir, named_tensors(*loaded.model, TensorSet::base), place.world, std::ref(progress));
-  loaded.base = std::filesystem::canonical(dir);
-  if (!place.finetuning.frozen.empty()) loaded.base_record = record_of_base(loaded.base, ranks);
-  fill_adapters(*loaded.model, place.finetuning);
+  loaded.files = load_hf_weights(source.weights(), named_tensors(*loaded.model, TensorSet::base), place.world,
+                                 std::ref(progress));
+  loaded.base = std::filesystem::canonical(source.directory());
+  if (!setup.choices.frozen.empty()) loaded.base_record = record_of_base(loaded.base, ranks);
+  fill_adapters(*loaded.model, finetuning);
   return loaded;
 }
 
-LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
-                       const ModelPlace& place, Initialisation law) {
-  const NemotronHConfig config = config_of(dir, place.finetuning);
-  LoadedModel made = build(config, dtype, place);
+LoadedModel make_model(const OpenedModel& source, std::optional<DType> dtype, std::uint64_t seed,
+                       const ModelPlace& place, Initialisation law, const Finetuning& finetuning) {
+  const ModelSetup setup = setup_of(source, finetuning.choices);
+  LoadedModel made = build(setup, dtype, place);
   const ZoneTimer timer(weights_zone());
   initialise(*made.model, seed, law);
-  if (!place.finetuning.adapter.empty()) fill_adapters(*made.model, place.finetuning);
-  made.files = default_weight_files(config);
+  if (!finetuning.adapter.empty()) fill_adapters(*made.model, finetuning);
+  made.files = default_weight_files(setup);
   return made;
 }
 

@@ -2,23 +2,23 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
 #include "data/hf/model_record.h"
 #include "model/initialise.h"
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/parallel_model/parallel_model.h"
+#include "train/model_io/opened_model.h"
 
 namespace nemocube {
 
-/// A model, or this rank's part of it, and the format of its directory, so that the model can be written in the same
-/// form.
+/// A model, or this rank's part of it, and the format of its directory, so that the model can be written in
+/// the same form.
 struct LoadedModel {
   std::unique_ptr<ProcessGroups> groups;  ///< that `parallel` uses
-  std::unique_ptr<NemotronH> model;
+  std::unique_ptr<Stack> model;
   std::unique_ptr<ParallelModel> parallel;  ///< the same model, with what its plan has installed
   WeightFiles files;
   std::filesystem::path base =
@@ -27,12 +27,9 @@ struct LoadedModel {
   std::string adapter_settings = {};  ///< automodel_peft_config.json beside the adapters; empty: none
 };
 
-/// What a run trains of a model, where that is not all of it.
+/// What a run chooses of a model, and where the adapters come from that it chooses.
 struct Finetuning {
-  std::set<std::string, std::less<>> frozen = {};  ///< NemotronHConfig::frozen
-  MtpTraining mtp = {};                            ///< NemotronHConfig::mtp
-  LoraAdapters lora = {};                          ///< NemotronHConfig::lora
-  NoiseTraining noise = {};                        ///< NemotronHConfig::noise
+  ModelChoices choices = {};
   std::filesystem::path adapter = {};  ///< directory to read the adapters from; empty: they are fresh
   std::uint64_t seed = 0;              ///< of fresh adapters
 };
@@ -45,29 +42,35 @@ struct ModelPlace {
   Device device;
   World* world = nullptr;  ///< null: one rank
   ParallelPlan plan;
-  Finetuning finetuning = {};
 };
 
-/// Reads config.json and the weights of a Hugging Face directory, of which only what this rank owns. The dtype is
-/// `dtype`, else the one in config.json, else f32. Of several ranks all call together and make the groups that the plan
-/// uses. Errors name files and tensors. Adapters are read or drawn as ModelPlace::finetuning says; one that was trained on another
-/// model is refused, and a warning tells where weights that `dir` leaves elsewhere have changed (train/model_io/base_model.h).
-LoadedModel load_model(const std::filesystem::path& dir, std::optional<DType> dtype, const ModelPlace& place);
+/// The model of the source, with what the run chooses of it: of multi-token prediction the depths that are
+/// trained.
+ModelSetup setup_of(const OpenedModel& source, const ModelChoices& choices);
 
-/// Throws Error unless the weight files in `dir` hold the tensors of a model of this config; reads headers
-/// only.
-void check_model_files(const std::filesystem::path& dir, const NemotronHConfig& config);
+/// Reads the weights of a Hugging Face directory, of which only what this rank owns. The dtype is `dtype`,
+/// else the one in config.json, else f32. Of several ranks all call together and make the groups that the
+/// plan uses. Errors name files and tensors. Adapters are read or drawn as `finetuning` says; one that was
+/// trained on another model is refused, and a warning tells where weights that the directory leaves elsewhere
+/// have changed (train/model_io/base_model.h).
+LoadedModel load_model(const OpenedModel& source, std::optional<DType> dtype, const ModelPlace& place,
+                       const Finetuning& finetuning = {});
 
-/// A model of the shape that config.json in `dir` describes, with fresh weights.
-LoadedModel make_model(const std::filesystem::path& dir, std::optional<DType> dtype, std::uint64_t seed,
-                       const ModelPlace& place, Initialisation law = Initialisation::hf);
+/// Throws Error unless the weight files hold the tensors of the model, adapters aside; reads headers only.
+void check_model_files(const HfWeights& weights, const ModelSetup& setup);
 
-/// To compute with the adapter in a directory, as far as one is named, on the model in `dir`.
-Finetuning with_adapter(const std::filesystem::path& dir, const std::filesystem::path& adapter);
+/// A model of the shape that config.json of the source describes, with fresh weights.
+LoadedModel make_model(const OpenedModel& source, std::optional<DType> dtype, std::uint64_t seed,
+                       const ModelPlace& place, Initialisation law = Initialisation::hf,
+                       const Finetuning& finetuning = {});
+
+/// To compute with the adapter in a directory, as far as one is named, on the model of the source.
+Finetuning with_adapter(const OpenedModel& source, const std::filesystem::path& adapter);
 
 enum class TensorSet : std::uint8_t { all, base, adapters };
-/// Every tensor of the whole model, or those that are adapters or none, under its canonical name, in canonical order: what this
-/// process owns of it (shared memory), or a meta tensor where this part of the model has none of it.
-std::vector<NamedTensor> named_tensors(const NemotronH& model, TensorSet set = TensorSet::all);
+/// Every tensor of the whole model, or those that are adapters or none, under its canonical name, in
+/// canonical order: what this process owns of it (shared memory), or a meta tensor where this part of the
+/// model has none of it.
+std::vector<NamedTensor> named_tensors(const Stack& model, TensorSet set = TensorSet::all);
 
 }  // namespace nemocube

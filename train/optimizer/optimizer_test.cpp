@@ -15,7 +15,7 @@ using namespace nemocube::testing;
 namespace {
 
 // Gives every trainable parameter the gradient of a fixed random tensor.
-void fill_gradients(NemotronH& model, std::uint64_t seed) {
+void fill_gradients(Stack& model, std::uint64_t seed) {
   model.parameters().clear_gradients();
   for (Parameter& p : model.parameters().all())
     if (p.wants_grad()) {
@@ -37,7 +37,7 @@ Tensor state_of(const Optimizer& optimizer, const std::string& name) {
 }
 
 // A step that counts. Returns the name of the first parameter that it made not finite.
-std::string step(Optimizer& optimizer, NemotronH& model, double lr, double weight_decay, double grad_scale) {
+std::string step(Optimizer& optimizer, Stack& model, double lr, double weight_decay, double grad_scale) {
   const std::vector<Parameter>& all = model.parameters().all();
   UpdateGate gate = open_gate(grad_scale);
   gate.finite = Tensor::empty({std::ssize(all)}, DType::f64, Device::cpu);
@@ -61,9 +61,9 @@ OptimizerOptions of_kind(OptimizerKind kind, double momentum = 0) {
 }  // namespace
 
 TEST_CASE("optimizer: names, shapes and dtypes of the state") {
-  NemotronH f32(tiny_config("M"), DType::f32, Device::cpu), bf(tiny_config("M"), DType::bf16, Device::cpu),
+  Stack f32(tiny_config("M"), DType::f32, Device::cpu), bf(tiny_config("M"), DType::bf16, Device::cpu),
       f64(tiny_config("M"), DType::f64, Device::cpu);
-  for (NemotronH* m : {&f32, &bf, &f64}) randomise(*m, 1);
+  for (Stack* m : {&f32, &bf, &f64}) randomise(*m, 1);
   const Optimizer adam(f32.parameters(), of_kind(OptimizerKind::adamw));
   CHECK(adam.state().size() == 2 * f32.parameters().all().size());
   CHECK(adam.state()[0].name == "exp_avg.backbone.embeddings.weight");
@@ -90,7 +90,7 @@ TEST_CASE("optimizer: names, shapes and dtypes of the state") {
 }
 
 TEST_CASE("optimizer: buffers and frozen parameters have no state and do not move") {
-  NemotronH model(tiny_config("E"), DType::f32, Device::cpu);
+  Stack model(tiny_config("E"), DType::f32, Device::cpu);
   randomise(model, 2);
   Parameter& frozen = model.parameters().get("lm_head.weight");
   frozen.trainable = false;
@@ -111,7 +111,7 @@ TEST_CASE("optimizer: three AdamW steps with group factors against a plain loop"
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::adam}) {
       CAPTURE(dtype);
-      NemotronH model(tiny_config("M"), dtype, Device::cpu);
+      Stack model(tiny_config("M"), dtype, Device::cpu);
       randomise(model, 4);
       const GroupRule rule = [](const Parameter& p) {
         if (p.name.ends_with("norm.weight")) return GroupFactors{1, 0};
@@ -165,7 +165,7 @@ TEST_CASE("optimizer: three AdamW steps with group factors against a plain loop"
 
 TEST_CASE("optimizer: SGD with momentum and nesterov against a plain loop") {
   for (const bool nesterov : {false, true}) {
-    NemotronH model(tiny_config("-"), DType::f64, Device::cpu);
+    Stack model(tiny_config("-"), DType::f64, Device::cpu);
     randomise(model, 5);
     OptimizerOptions o = of_kind(OptimizerKind::sgd, 0.8);
     o.nesterov = nesterov;
@@ -195,7 +195,7 @@ TEST_CASE("optimizer: SGD with momentum and nesterov against a plain loop") {
 }
 
 TEST_CASE("optimizer: a parameter without gradient has gradient zero: moments fade, weights decay") {
-  NemotronH model(tiny_config("-"), DType::f64, Device::cpu);
+  Stack model(tiny_config("-"), DType::f64, Device::cpu);
   randomise(model, 6);
   Optimizer optimizer(model.parameters(), of_kind(OptimizerKind::adamw));
   fill_gradients(model, 7);
@@ -214,7 +214,7 @@ TEST_CASE("optimizer: a parameter without gradient has gradient zero: moments fa
 }
 
 TEST_CASE("optimizer: the first parameter that an update made not finite is named") {
-  NemotronH model(tiny_config("-"), DType::bf16, Device::cpu);
+  Stack model(tiny_config("-"), DType::bf16, Device::cpu);
   randomise(model, 8);
   Optimizer optimizer(model.parameters(), of_kind(OptimizerKind::adamw));
   fill_gradients(model, 9);
@@ -226,10 +226,9 @@ TEST_CASE("optimizer: the first parameter that an update made not finite is name
 }
 
 TEST_CASE("optimizer: behind a closed gate nothing changes, and the next step is the first") {
-  NemotronH model(tiny_config("-"), DType::bf16, Device::cpu),
-      other(tiny_config("-"), DType::bf16, Device::cpu);
+  Stack model(tiny_config("-"), DType::bf16, Device::cpu), other(tiny_config("-"), DType::bf16, Device::cpu);
   std::vector<Optimizer> optimizers;
-  for (NemotronH* m : {&model, &other}) {
+  for (Stack* m : {&model, &other}) {
     randomise(*m, 8);
     optimizers.emplace_back(m->parameters(), of_kind(OptimizerKind::adamw));
     fill_gradients(*m, 9);
@@ -249,7 +248,7 @@ TEST_CASE("optimizer: behind a closed gate nothing changes, and the next step is
 }
 
 TEST_CASE("optimizer: small steps are not lost in bf16 weights") {
-  NemotronH model(tiny_config("-"), DType::bf16, Device::cpu);
+  Stack model(tiny_config("-"), DType::bf16, Device::cpu);
   randomise(model, 8);
   Parameter& p = model.parameters().get("backbone.norm_f.weight");
   p.value.fill(1);

@@ -18,7 +18,7 @@ bool is_plain(const KernelChoice& kernels) {
 
 }  // namespace
 
-StepLoad planned_load(const Recipe& recipe, const NemotronH& model, std::int64_t dp) {
+StepLoad planned_load(const Recipe& recipe, const Stack& model, std::int64_t dp) {
   const MoeSection& moe = recipe.model->moe;
   StepLoad load;
   load.dtype = model.dtype();
@@ -33,7 +33,7 @@ StepLoad planned_load(const Recipe& recipe, const NemotronH& model, std::int64_t
   return load;
 }
 
-std::string assumption(const Recipe& recipe, const NemotronHConfig& config) {
+std::string assumption(const Recipe& recipe, const ModelConfig& config) {
   const bool lengths =
       recipe.dataset->kind != DatasetKind::mock || recipe.packed_sequence.packed_sequence_size > 0;
   const bool experts = config.has_experts() && !recipe.model->backend.fake_balanced_gate;

@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/planner/step_load.h"
 #include "train/recipe/recipe.h"
 
@@ -11,10 +11,10 @@ namespace nemocube {
 /// microbatch is one sequence of the data set's seq_length or packed_sequence_size tokens (4096 where there is
 /// neither), with a label for each but the last. `model` may consist of meta tensors in the dtype of the run.
 /// The kernels are those of the recipe, see settle().
-StepLoad planned_load(const Recipe& recipe, const NemotronH& model, std::int64_t dp);
+StepLoad planned_load(const Recipe& recipe, const Stack& model, std::int64_t dp);
 
 /// What the traffic that follows from planned_load() takes for granted and the recipe does not; empty where it does:
 /// for mock data, and models without experts or with the balanced gate.
-std::string assumption(const Recipe& recipe, const NemotronHConfig& config);
+std::string assumption(const Recipe& recipe, const ModelConfig& config);
 
 }  // namespace nemocube

@@ -19,18 +19,19 @@ std::int64_t common(const std::vector<Range>& ranges, const Range& part) {
 }
 
 /// Floating-point operations of each stage for a token.
-std::vector<double> stage_flops(const NemotronHConfig& config, const ParallelPlan& plan, double length) {
+std::vector<double> stage_flops(const ModelSetup& setup, const ParallelPlan& plan, double length) {
+  const ModelConfig& config = setup.config;
   std::vector<double> all;
   for (const ModelChunk& chunk : plan.pipeline.stages) {
-    NemotronHConfig part = config;
+    ModelSetup part = setup;
     const auto at = [&](std::int64_t block) {
       return config.blocks.begin() + static_cast<std::ptrdiff_t>(std::min(block, config.num_layers()));
     };
-    part.blocks.assign(at(chunk.first_block), at(chunk.end_block));
-    part.own_configs.clear();
+    part.config.blocks.assign(at(chunk.first_block), at(chunk.end_block));
+    part.config.own_configs.clear();
     for (const auto& [block, own] : config.own_configs)
-      if (chunk.has_block(block)) part.own_configs.emplace(block - chunk.first_block, own);
-    if (!chunk.head) part.mtp = {};
+      if (chunk.has_block(block)) part.config.own_configs.emplace(block - chunk.first_block, own);
+    if (!chunk.head) part.choices.mtp = {};
     const ForwardFlops flops = forward_flops_per_token(part, length);
     all.push_back(flops.total() - (chunk.head ? 0 : flops.head));
   }
@@ -43,29 +44,29 @@ double mean_idle(const Simulation& simulation) {
 }
 
 /// See train_step().
-void add_step_sums(RankTraffic& traffic, const NemotronHConfig& config, std::int64_t tensors) {
-  const std::int64_t layers = config.expert_layers(), losses = std::ssize(router_losses);
+void add_step_sums(RankTraffic& traffic, const ModelSetup& setup, std::int64_t tensors) {
+  const std::int64_t layers = setup.expert_layers(), losses = std::ssize(router_losses);
   traffic.all_reduce("dp", 3, DType::i64);  // labels, microbatches, those without a capacity
-  traffic.all_reduce("world", 1 + (layers + 1) * losses + config.mtp.depths,
+  traffic.all_reduce("world", 1 + (layers + 1) * losses + setup.choices.mtp.depths,
                      DType::f64);  // StepTensors::sums
-  if (layers > 0) traffic.all_reduce("world", layers * config.most_experts(), DType::i64);  // and counts
+  if (layers > 0) traffic.all_reduce("world", layers * setup.most_experts(), DType::i64);  // and counts
   traffic.all_gather("world", 3, DType::f64);        // the gradient's square sum
   traffic.all_reduce("world", tensors, DType::f64);  // which tensors are finite
 }
 
 }  // namespace
 
-RunCosts::RunCosts(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load,
+RunCosts::RunCosts(const ModelSetup& setup, const ParallelPlan& plan, const StepLoad& load,
                    const OptimizerOptions& optimizer)
-    : config_(config),
+    : setup_(setup),
       load_(load),
       state_{plan, optimizer, load.microbatches},
-      passes_(config, plan, load),
-      tensors_(std::ssize(tensor_specs(config))) {
+      passes_(setup, plan, load),
+      tensors_(std::ssize(tensor_specs(setup))) {
   const Simulation simulation = simulate(plan.pipeline.schedule(plan.grid.pp, load.microbatches));
   for (std::int64_t rank = 0; rank < plan.grid.pp; ++rank)
     activations_.push_back(
-        activation_memory(config, load.dtype,
+        activation_memory(setup, load.dtype,
                           {load.microbatch.tokens(), load.checkpointing,
                            load.loss_rows > 0 ? load.loss_rows : load.microbatch.tokens(),
                            simulation.live[static_cast<std::size_t>(rank)], load.microbatch.count()},
@@ -110,7 +111,7 @@ std::int64_t RunCosts::nccl_bytes(int rank) {
 
 RankTraffic::Sums RunCosts::traffic(int rank) {
   RankTraffic traffic = passes_.of(rank);
-  add_step_sums(traffic, config_, tensors_);
+  add_step_sums(traffic, setup_, tensors_);
   return traffic.sums();
 }
 
@@ -118,7 +119,7 @@ Bubble RunCosts::bubble() const {
   const ParallelPlan& plan = state_.parallel;
   const Schedule schedule = plan.pipeline.schedule(plan.grid.pp, load_.microbatches);
   const auto length = static_cast<double>(load_.microbatch.longest());
-  const ActionCosts own{.stages = stage_flops(config_, plan, length)};
+  const ActionCosts own{.stages = stage_flops(setup_, plan, length)};
   return {mean_idle(simulate(schedule)), mean_idle(simulate(schedule, own))};
 }
 

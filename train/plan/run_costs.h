@@ -17,11 +17,12 @@ struct Bubble {
 class RunCosts {
  public:
   /// Throws Error as TensorCuts and PipelinePlan::schedule() do.
-  RunCosts(const NemotronHConfig& config, const ParallelPlan& plan, const StepLoad& load,
+  RunCosts(const ModelSetup& setup, const ParallelPlan& plan, const StepLoad& load,
            const OptimizerOptions& optimizer);
 
   const ParallelPlan& parallel() const { return state_.parallel; }
-  const NemotronHConfig& config() const { return config_; }
+  const ModelSetup& setup() const { return setup_; }
+  const ModelConfig& config() const { return setup_.config; }
   const StepLoad& load() const { return load_; }
   const PlannedGroups& groups() const { return passes_.groups(); }
 
@@ -43,7 +44,7 @@ class RunCosts {
  private:
   const LocalParameters& local(int rank);
 
-  NemotronHConfig config_;
+  ModelSetup setup_;
   StepLoad load_;
   StateOptions state_;
   StepTraffic passes_;

@@ -17,7 +17,7 @@ namespace {
 
 struct Published {
   const char* name;
-  NemotronHConfig config;
+  ModelSetup config;
   std::int64_t ranks, tp, pp, ep, elements;
 };
 
@@ -71,10 +71,10 @@ TEST_CASE("plan: published models on thousands of ranks add up, in seconds") {
 TEST_CASE("plan: costs of a model whose blocks all have a config are those of a model of these sizes") {
   Published uniform = published_models()[0];
   for (const TensorSpec& spec : tensor_specs(uniform.config))
-    if (spec.linear && spec.module != "lm_head")
-      uniform.config.lora.modules.emplace(module_of_weight(spec.name), LoraModule{.rank = 8});
+    if (spec.linear && spec.module != head_name())
+      uniform.config.choices.lora.modules.emplace(spec.id.module(), LoraModule{.rank = 8});
   Published own = uniform;
-  own.config = with_own_of_all(uniform.config);
+  own.config.config = with_own_of_all(uniform.config.config);
   RunCosts a = plan_of(uniform), b = plan_of(own);
   CHECK(b.bubble().of_own_stages == doctest::Approx(a.bubble().of_own_stages).epsilon(1e-12));
   CHECK(step_time(b, {}).seconds == doctest::Approx(step_time(a, {}).seconds).epsilon(1e-12));

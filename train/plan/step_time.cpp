@@ -47,6 +47,7 @@ class Passes final : public BlockWork {
   void block(BlockKind kind, const BlockConfig& config) {
     const double moved = residual_ * real(c_.hidden_size) * 4;
     numbers(moved, moved);  // residual addition and norm: two tensors in, two out, each way
+    if (config.residual == Residual::norm_before_and_after) numbers(moved / 2, moved * 3 / 4);
     kind->add_work(*this, config, rows_, {grid_.tp, grid_.expt_tp, grid_.ep});
   }
   void head() {
@@ -97,10 +98,10 @@ class Passes final : public BlockWork {
     return spec.experts ? real(spec.shape[0]) / real(grid_.ep) : 1;
   }
   double expert_rows(const TensorSpec& spec) const {
-    return rows_.routed * real(c_.of_tensor(spec.name).num_experts_per_tok) * real(grid_.expt_tp);
+    return rows_.routed * real(c_.of_tensor(spec.id).moe.num_experts_per_tok) * real(grid_.expt_tp);
   }
   void frozen(const TensorSpec& spec) {
-    const bool of_join = spec.module.ends_with(".eh_proj"), whole = of_join || spec.cut->always_own_rows;
+    const bool of_join = spec.module.member == mtp_join, whole = of_join || spec.cut->always_own_rows;
     const double ranks = spec.experts ? real(grid_.expt_tp)
                          : whole      ? 1
                                       : real(grid_.tp),
@@ -148,7 +149,7 @@ class Passes final : public BlockWork {
     pass["memory"] += count / (o_.reached.memory * o_.gpu.dram_bytes);
   }
 
-  const NemotronHConfig& c_;
+  const ModelConfig& c_;
   const StepTimeOptions& o_;
   const GridSizes& grid_;
   bool half_;
@@ -219,20 +220,21 @@ struct RankPasses {
   double recomputed = 0;
 };
 RankPasses passes_of_stage(const RunCosts& costs, const ModelChunk& chunk, const StepTimeOptions& o) {
-  const NemotronHConfig& config = costs.config();
-  const TensorParallelPlan plan(config, costs.parallel().sequence_parallel, costs.parallel().tensor_rules);
-  std::map<std::string, std::vector<const TensorSpec*>> tensors;  // by block; of others by their modules
-  const std::vector<TensorSpec> specs = tensor_specs(config);
+  const ModelSetup& setup = costs.setup();
+  const ModelConfig& config = setup.config;
+  const TensorParallelPlan plan(setup, costs.parallel().sequence_parallel, costs.parallel().tensor_rules);
+  std::map<TensorName, std::vector<const TensorSpec*>> tensors;  // by mixer; of others by their modules
+  const std::vector<TensorSpec> specs = tensor_specs(setup);
   for (const TensorSpec& spec : specs)
-    tensors[spec.module.substr(0, spec.module.find(".mixer."))].push_back(&spec);
-  const auto add_tensors = [&](Passes& passes, const std::string& name) {
+    tensors[spec.module.in_mixer() ? spec.module.whole() : spec.module].push_back(&spec);
+  const auto add_tensors = [&](Passes& passes, const TensorName& name) {
     for (const TensorSpec* spec : tensors[name]) passes.tensor(*spec, plan);
   };
   Passes recomputed(costs, o), whole(costs, o);
-  const auto add_block = [&](BlockKind kind, const std::string& name, bool backward) {
+  const auto add_block = [&](BlockKind kind, const TensorName& name, bool backward) {
     Passes block(costs, o);
     block.block(kind, config.of_tensor(name));
-    add_tensors(block, name);
+    add_tensors(block, mixer_of(name));
     if (backward)
       recomputed.add(block);
     else
@@ -241,23 +243,23 @@ RankPasses passes_of_stage(const RunCosts& costs, const ModelChunk& chunk, const
   };
   const auto add_head = [&] {
     whole.head();
-    add_tensors(whole, "lm_head");
+    add_tensors(whole, head_name());
   };
-  const std::vector<BlockPass> passes = block_passes(config, chunk);
+  const std::vector<BlockPass> passes = block_passes(setup, chunk);
   std::size_t n = 0;
   for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i)
-    add_block(config.blocks[static_cast<std::size_t>(i)], cat("backbone.layers.", i), passes[n++].backward);
+    add_block(config.blocks[static_cast<std::size_t>(i)], block_name(i), passes[n++].backward);
   if (chunk.head) add_head();
-  const std::vector<DepthPasses> depths = chunk.head ? mtp_passes(config, chunk) : std::vector<DepthPasses>();
+  const std::vector<DepthPasses> depths = chunk.head ? mtp_passes(setup, chunk) : std::vector<DepthPasses>();
   for (std::size_t k = 0; k < depths.size(); ++k) {
-    const std::size_t size = config.mtp_blocks.size(), first = config.mtp.repeated ? 0 : k * size;
+    const std::size_t size = config.mtp_blocks.size();
     Passes join(costs, o);
     join.join();
-    add_tensors(join, cat("mtp.layers.", first, ".eh_proj"));
+    add_tensors(join, depth_name(setup.block_of_depth(k), mtp_join));
     if (!depths[k].join.backward) join.no_backward();
     whole.add(join);
     for (std::size_t i = 0; i < size; ++i)
-      add_block(config.mtp_blocks[i], cat("mtp.layers.", first + i), depths[k].blocks[i].backward);
+      add_block(config.mtp_blocks[i], depth_name(setup.block_of_depth(k, i)), depths[k].blocks[i].backward);
     add_head();
   }
   return {whole.times(), costs.load().checkpointing ? recomputed.times().sum_forward() : 0};
@@ -278,7 +280,7 @@ StepTime step_time(RunCosts& costs, const StepTimeOptions& o) {
   StepTime result;
   result.tokens = real(load.microbatch.tokens()) * microbatches * real(plan.grid.dp());
   result.model_flops =
-      result.tokens * training_flops_per_token(costs.config(), real(load.microbatch.longest())).total();
+      result.tokens * training_flops_per_token(costs.setup(), real(load.microbatch.longest())).total();
 
   std::vector<StageStep> ranks(static_cast<std::size_t>(plan.grid.pp));
   std::vector<double> forward, backward;

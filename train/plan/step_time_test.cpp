@@ -31,16 +31,16 @@ struct Wish {
   bool sequence_parallel = false;
 };
 
-StepTime time_of(const Wish& w, const NemotronHConfig& config, StepTimeOptions o);
+StepTime time_of(const Wish& w, const ModelSetup& config, StepTimeOptions o);
 
 /// Of 64 tokens a microbatch, in bf16, with SGD without momentum.
 StepTime time_of(const Wish& w, StepTimeOptions o = round_rates()) {
-  NemotronHConfig config = tiny_config(w.pattern);
+  ModelSetup config = tiny_config(w.pattern);
   config.train_mtp({w.mtp_depths, false, 0.3});
   return time_of(w, config, o);
 }
 
-StepTime time_of(const Wish& w, const NemotronHConfig& config, StepTimeOptions o) {
+StepTime time_of(const Wish& w, const ModelSetup& config, StepTimeOptions o) {
   DistributedSection section;
   section.tp_size = w.tp;
   section.sequence_parallel = w.sequence_parallel;
@@ -75,8 +75,8 @@ double product(double rows, double in, double out) {
 }  // namespace
 
 TEST_CASE("step time: of an MLP block, its products, bytes and update are what their sizes say") {
-  const NemotronHConfig c = tiny_config("-");
-  const auto h = static_cast<double>(c.hidden_size), wide = static_cast<double>(c.intermediate_size),
+  const ModelConfig c = tiny_config("-");
+  const auto h = static_cast<double>(c.hidden_size), wide = static_cast<double>(c.mlp.intermediate_size),
              vocabulary = static_cast<double>(c.vocab_size);
   const StepTime t = time_of({});
   const double products = product(64, h, wide) + product(64, wide, h) + product(64, h, vocabulary);
@@ -102,11 +102,11 @@ TEST_CASE("step time: where bytes cost nothing, the passes take the model's own 
        {std::pair{"M", 0}, std::pair{"E", 0}, std::pair{"-", 0}, std::pair{"*", 0}, std::pair{"E", 2}}) {
     CAPTURE(pattern);
     CAPTURE(depths);
-    const NemotronHConfig c = tiny_config(pattern);
+    const ModelConfig c = tiny_config(pattern);
     const StepTime t = time_of({.pattern = pattern, .mtp_depths = depths}, o);
     // The convolution counts as bytes. Of attention's products between tokens backward forms five for two.
     const double conv = pattern == std::string_view("M")
-                            ? 2.0 * static_cast<double>(c.conv_dim() * c.conv_kernel)
+                            ? 2.0 * static_cast<double>(c.mamba.conv_dim() * c.mamba.conv_kernel)
                             : 0,
                  attention = part(t.compute, "attention"), again = attention - attention * 3 / 3.5;
     CHECK(t.seconds - again == doctest::Approx(1e-9 * (t.model_flops - 3 * t.tokens * conv)));
@@ -116,15 +116,15 @@ TEST_CASE("step time: where bytes cost nothing, the passes take the model's own 
 TEST_CASE("step time: of blocks of different sizes, each by its own") {
   StepTimeOptions o = round_rates();
   o.gpu.dram_bytes = 1e30;
-  NemotronHConfig c = tiny_config("E-E-");
-  own_config(c, 2).n_routed_experts = 8, own_config(c, 2).num_experts_per_tok = 4,
-                own_config(c, 2).moe_intermediate_size = 5;
-  own_config(c, 3).intermediate_size = 40;
+  ModelSetup c = tiny_config("E-E-");
+  own_config(c.config, 2).moe.n_routed_experts = 8, own_config(c.config, 2).moe.num_experts_per_tok = 4,
+                       own_config(c.config, 2).moe.intermediate_size = 5;
+  own_config(c.config, 3).mlp.intermediate_size = 40;
   const StepTime t = time_of({}, c, o);
   CHECK(t.seconds == doctest::Approx(1e-9 * t.model_flops));
   for (const char* frozen :
        {"backbone.layers.2.mixer.experts.up_proj", "backbone.layers.3.mixer.up_proj.weight"})
-    c.frozen.insert(frozen);
+    c.choices.frozen.insert(named(frozen));
   const StepTime less = time_of({}, c, o);
   CHECK(less.seconds == doctest::Approx(1e-9 * less.model_flops));
   CHECK(t.seconds - less.seconds == doctest::Approx(2e-9 * 64 * 12 * (4 * 5 + 40)));
@@ -209,26 +209,26 @@ TEST_CASE("step time: the passes of multi-token prediction are those of what is 
                                 "mtp.layers.3.", "embeddings"}) {
       CAPTURE(adapted);
       CAPTURE(std::string(trained));
-      NemotronHConfig config = tiny_config("-");
-      config.mtp_blocks = parse_pattern("--").blocks;
+      ModelSetup config = tiny_config("-");
+      config.config.mtp_blocks = parse_pattern("--").blocks;
       config.train_mtp({2, false, 0.3});
       if (adapted)
         config = with_adapters(config, [](const std::string& m) {
           return m.find("eh_proj") != m.npos || m == "lm_head" || m.find("layers.3") != m.npos;
         });
       for (const TensorSpec& spec : tensor_specs(config))
-        if (!spec.buffer && spec.name.find(trained) == spec.name.npos) config.frozen.insert(spec.name);
+        if (!spec.buffer && spec.name.find(trained) == spec.name.npos) config.choices.frozen.insert(spec.id);
       const StepTime t = time_of({}, config, free_bytes());
       // Gradients of what enters a layer that has none before it are counted in times, and not in operations.
       double more = 0;
-      const double h = real(config.hidden_size), rows = 64;
+      const double h = real(config.config.hidden_size), rows = 64;
       const auto rank = [&](const std::string& module) {
-        const auto found = config.lora.modules.find(module);
-        return found == config.lora.modules.end() ? 0.0 : real(found->second.rank);
+        const auto found = config.choices.lora.modules.find(named(module));
+        return found == config.choices.lora.modules.end() ? 0.0 : real(found->second.rank);
       };
       const std::vector<BlockPass> passes = block_passes(config, ModelChunk{});
       const std::vector<DepthPasses> depths = mtp_passes(config, ModelChunk{});
-      const double of_head = 2 * rows * h * (real(config.vocab_size) + rank("lm_head"));
+      const double of_head = 2 * rows * h * (real(config.config.vocab_size) + rank("lm_head"));
       more += passes.back().backward ? 0 : of_head;
       for (std::size_t k = 0; k < depths.size(); ++k) {
         more += depths[k].blocks.back().backward ? 0 : of_head;
@@ -246,7 +246,7 @@ TEST_CASE("step time: the factor of an adapter that is not cut works on each ran
     bool sequence_parallel;
     double rows, in_cut, out_cut;  // what A and B have of their inputs and outputs
   };
-  const NemotronHConfig base = tiny_config("-");
+  const ModelConfig base = tiny_config("-");
   for (const Case& c :
        {Case{"backbone.layers.0.mixer.up_proj", false, rows, 1, 2},
         Case{"backbone.layers.0.mixer.down_proj", false, rows, 2, 1}, Case{"lm_head", false, rows, 1, 2},
@@ -255,17 +255,17 @@ TEST_CASE("step time: the factor of an adapter that is not cut works on each ran
       CAPTURE(std::string(c.module));
       CAPTURE(c.sequence_parallel);
       CAPTURE(trained);
-      NemotronHConfig config = base;
-      config.mtp_blocks = parse_pattern("-").blocks;
+      ModelSetup config = base;
+      config.config.mtp_blocks = parse_pattern("-").blocks;
       config.train_mtp({1, false, 0.3});
       const Wish two{.ranks = 2, .tp = 2, .sequence_parallel = c.sequence_parallel};
       const double without = time_of(two, config, free_bytes()).seconds;
-      config.lora.modules[c.module] = {.rank = 3};
+      config.choices.lora.modules[named(c.module)] = {.rank = 3};
       double in = 0, out = 0;
       for (const TensorSpec& spec : tensor_specs(config)) {
         if (spec.factor == LoraFactor::none) continue;
         (spec.factor == LoraFactor::a ? in : out) = real(spec.shape[spec.factor == LoraFactor::a ? 1 : 0]);
-        if (!trained) config.frozen.insert(spec.name);
+        if (!trained) config.choices.frozen.insert(spec.id);
       }
       const double times = c.module == std::string("lm_head") ? 2 : 1;  // the head and that of the depth
       const double want = times * (operations(c.rows, in / c.in_cut, r, trained) +

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "core/log.h"
+#include "data/hf/module_names.h"
 #include "parallel/context_parallel/mamba_core.h"
 #include "parallel/schedule/check.h"
 #include "parallel/schedule/csv.h"
@@ -32,7 +33,7 @@ Schedule read_schedule(const std::string& file, std::int64_t pp) {
 }
 
 PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSettings& settings,
-                           const NemotronHConfig& config, std::int64_t pp) {
+                           const ModelConfig& config, std::int64_t pp) {
   PipelinePlan plan;
   plan.kind = parse_schedule_kind(section.pp_schedule);
   if (section.pp_schedule_csv) {
@@ -40,7 +41,8 @@ PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSetting
     plan.rank_of_stage = ranks_of_stages(*plan.custom);
   }
   if (!section.module_fqns_per_model_part.empty()) {
-    ManualStages manual = manual_stages(section.module_fqns_per_model_part, config.num_layers());
+    ManualStages manual =
+        manual_stages(section.module_fqns_per_model_part, config.num_layers(), stage_modules(config));
     plan.stages = std::move(manual.stages);
     for (const std::string& name : std::set(manual.skipped.begin(), manual.skipped.end()))
       log_info("distributed.pipeline.module_fqns_per_model_part: ", name,
@@ -52,6 +54,12 @@ PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSetting
     plan.stages = settings.block_weights ? weighted_stages(config.blocks, count, *settings.block_weights)
                                          : even_stages(config.num_layers(), count);
   }
+  for (const ModelChunk& stage : plan.stages)
+    require(stage.first_block >= config.num_layers() ||
+                config.block(stage.first_block).residual != Residual::shared_norm,
+            "distributed.pipeline: a stage begins with block ", stage.first_block,
+            ", which shares the norm of the block before it; want both in one stage "
+            "(module_fqns_per_model_part)");
   const std::int64_t count = std::ssize(plan.stages);
   if (plan.custom) {
     require(std::ssize(plan.rank_of_stage) == count, *section.pp_schedule_csv, ": the schedule has ",
@@ -68,33 +76,35 @@ PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSetting
 }
 
 std::vector<TensorParallelRule> tensor_rules(const DistributedSection& section,
-                                             const ParallelSettings& settings) {
+                                             const ParallelSettings& settings, const ModelConfig& config) {
   std::vector<TensorParallelRule> rules;
   for (const auto& [pattern, style] : section.tp_plan) rules.push_back({pattern, style});
-  if (settings.tp_cross_entropy == TpCrossEntropy::off) rules.push_back({"lm_head", "replicated"});
+  if (settings.tp_cross_entropy == TpCrossEntropy::off)
+    rules.push_back({config.text(config.head_module()), "replicated"});
   return rules;
 }
 
 }  // namespace
 
 ParallelPlan plan_model(const DistributedSection& section, const ParallelSettings& settings,
-                        const RankSizes& ranks, const NemotronHConfig& config) {
+                        const RankSizes& ranks, const ModelSetup& setup) {
   ParallelPlan plan;
   plan.grid = ranks.grid;
   plan.sequence_parallel = section.sequence_parallel;
-  plan.tensor_rules = tensor_rules(section, settings);
+  plan.tensor_rules = tensor_rules(section, settings, setup.config);
   plan.dispatcher = settings.dispatcher;
   plan.context_attention = section.cp_comm_type;
   plan.data = ranks.options;
   plan.data.reshard_experts_after_forward =
       settings.expert_reshard_after_forward.value_or(plan.data.reshard_after_forward);
-  const TensorParallelPlan tensor(config, plan.sequence_parallel, plan.tensor_rules);
-  const HeadReplicas replicas = head_replicas(config, tensor, plan.grid.tp);
+  const TensorParallelPlan tensor(setup, plan.sequence_parallel, plan.tensor_rules);
+  const HeadReplicas replicas = head_replicas(setup, tensor, plan.grid.tp);
   plan.grid.kv_replicas = replicas.kv;
   plan.grid.state_replicas = replicas.state;
-  (void)TensorCuts(config, tensor, plan.grid);  // throws where sizes do not divide
-  check_context_parallel(config, plan.grid.tp, plan.grid.cp);
-  if (plan.grid.pp > 1) plan.pipeline = plan_pipeline(*section.pipeline, settings, config, plan.grid.pp);
+  (void)TensorCuts(setup, tensor, plan.grid);  // throws where sizes do not divide
+  check_context_parallel(setup, plan.grid.tp, plan.grid.cp);
+  if (plan.grid.pp > 1)
+    plan.pipeline = plan_pipeline(*section.pipeline, settings, setup.config, plan.grid.pp);
   return plan;
 }
 

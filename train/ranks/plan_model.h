@@ -6,9 +6,9 @@
 
 namespace nemocube {
 
-/// How a model of this config is divided among the ranks of `ranks` as a recipe and the environment say: sizes, cuts,
+/// How a model is divided among the ranks of `ranks` as a recipe and the environment say: sizes, cuts,
 /// stages, schedule. Throws Error for sizes that the model cannot be divided by, saying which would work.
 ParallelPlan plan_model(const DistributedSection& section, const ParallelSettings& settings,
-                        const RankSizes& ranks, const NemotronHConfig& config);
+                        const RankSizes& ranks, const ModelSetup& setup);
 
 }  // namespace nemocube

@@ -19,8 +19,8 @@ RunRanks::RunRanks(World& world, const DistributedSection& section, const Parall
       device_(device),
       sizes_(rank_sizes(section, world.size())) {}
 
-ModelPlace RunRanks::place_for(const NemotronHConfig& config) const {
-  return {device_, world_, plan_model(section_, settings_, sizes_, config)};
+ModelPlace RunRanks::place_for(const ModelSetup& setup) const {
+  return {device_, world_, plan_model(section_, settings_, sizes_, setup)};
 }
 
 RankLayout RunRanks::layout(const ParallelModel& model) const {

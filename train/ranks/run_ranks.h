@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/comm/process_groups.h"
 #include "parallel/parallel_model/parallel_model.h"
 #include "train/checkpoint/run_state.h"
@@ -34,8 +34,8 @@ class RunRanks {
   /// All ranks of the world; null for one.
   Communicator* world_group() const { return several() ? &world_.communicator() : nullptr; }
 
-  /// Where a model of this config lies (plan_model).
-  ModelPlace place_for(const NemotronHConfig& config) const;
+  /// Where a model lies (plan_model).
+  ModelPlace place_for(const ModelSetup& setup) const;
 
   /// underfill_warning() in the log, once, for the pipeline of the model; or its Error.
   void check_pipeline_fill(const ParallelModel& model, std::int64_t microbatches) const;

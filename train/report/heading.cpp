@@ -111,11 +111,11 @@ std::string comparison_html(std::span<const RunData> runs, const std::vector<std
   return table_html(table, "Main figures of the runs");
 }
 
-std::string model_text(const NemotronHConfig& config) {
+std::string model_text(const ModelConfig& config) {
   std::map<std::string_view, std::int64_t> kinds;
   for (const BlockKind kind : config.blocks) ++kinds[name_of(kind)];
   std::string text =
-      cat(short_count(static_cast<double>(count_tensors(tensor_specs(config)).parameters())),
+      cat(short_count(static_cast<double>(count_tensors(tensor_specs(ModelSetup(config))).parameters())),
           " parameters in ", counted(static_cast<std::int64_t>(config.blocks.size()), "block"), " (");
   bool first = true;
   for (const auto& [kind, count] : kinds)

@@ -34,7 +34,7 @@ struct RunData {
   std::optional<std::string> recipe_text;
   std::optional<Recipe> recipe;
   std::string no_recipe;  ///< why there is no recipe_text, or why it cannot be read as a recipe
-  std::optional<NemotronHConfig> model;
+  std::optional<ModelConfig> model;
   std::vector<Predictions> predictions;
   std::vector<std::string> no_predictions;
   std::optional<PipelineProfile> pipeline;

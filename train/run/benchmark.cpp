@@ -8,6 +8,7 @@
 #include "core/allocator.h"
 #include "core/log.h"
 #include "core/profile.h"
+#include "data/hf/families/family.h"
 #include "model/flops.h"
 #include "train/build/from_recipe.h"
 #include "train/build/group_rule.h"
@@ -57,7 +58,8 @@ class Benchmark {
     result_.sequence_length = loader_.dataset().content_length(0);
     result_.peak_tflops = recipe.mfu.peak_tflops;
     result_.automodel_flops =
-        automodel_step_flops(loaded_.model->config(), s.global_batch_size, result_.sequence_length);
+        family_of(loaded_.model->config())
+            .automodel_step_flops(loaded_.model->setup(), s.global_batch_size, result_.sequence_length);
     options_.lr = recipe.optimizer->lr;
     options_.weight_decay = recipe.optimizer->weight_decay;
     options_.max_norm = recipe.clip_grad_norm.max_norm;
@@ -82,7 +84,7 @@ class Benchmark {
       for (TokenBatch& tokens : batches) tokens = capacity_.fit(std::move(tokens));
     if (step == 0)
       result_.flops = loaded_.parallel->sum(
-          loaded_.parallel->first_of_replica() ? step_flops(loaded_.model->config(), batches) : 0);
+          loaded_.parallel->first_of_replica() ? step_flops(loaded_.model->setup(), batches) : 0);
     const auto start = BenchmarkClock::now();
     const StepResult r = train_step(*loaded_.parallel, optimizer_, batches, options_);
     const auto own = std::chrono::duration_cast<std::chrono::nanoseconds>(BenchmarkClock::now() - start);

@@ -73,20 +73,24 @@ void check_rows_of_checkpoint(const Recipe& recipe, const Dataset* dataset, cons
 void check_training(const Recipe& recipe, std::int64_t ranks, Device device, const std::string& gpu) {
   const ModelSection& section = *recipe.model;
   Problems problems;
-  std::optional<NemotronHConfig> config;
-  std::optional<NemotronH> model;
-  problems.collect([&] { config = recipe_config(recipe); });
-  if (config) {
+  std::optional<OpenedModel> source;
+  std::optional<ModelSetup> setup;
+  std::optional<Stack> model;
+  problems.collect([&] {
+    source.emplace(section.path);
+    setup = recipe_setup(recipe, *source);
+  });
+  if (setup) {
     if (section.source == ModelSource::pretrained)
-      problems.collect([&] { check_model_files(section.path, *config); });
-    problems.collect([&] { model.emplace(*config, weight_dtype(recipe, *config), Device::meta); });
+      problems.collect([&] { check_model_files(source->weights(), *setup); });
+    problems.collect([&] { model.emplace(*setup, weight_dtype(recipe, setup->config), Device::meta); });
     if (model) problems.collect([&] { group_rule(*recipe.optimizer, model->parameters()); });
   }
   RankSizes sizes;  // one rank, where the recipe does not fit the number of ranks
   problems.collect([&] {
     sizes = rank_sizes(recipe.distributed, ranks);
-    if (ranks > 1 && config)
-      plan_model(recipe.distributed, resolve_environment(recipe).settings, sizes, *config);
+    if (ranks > 1 && setup)
+      plan_model(recipe.distributed, resolve_environment(recipe).settings, sizes, *setup);
   });
   std::optional<Tokenizer> tokenizer;
   std::optional<Loader> loader;
@@ -99,16 +103,16 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
     problems.collect([&] {
       make_schedule(recipe, schedule_steps(recipe, sizes.dp, loader->batches_per_epoch()).total_steps);
     });
-  if (loader && config)
+  if (loader && setup)
     problems.collect(
-        [&] { check_vocabulary(*recipe.dataset, tokenizer, loader->dataset(), config->vocab_size); });
-  if (config && tokenizer)
+        [&] { check_vocabulary(*recipe.dataset, tokenizer, loader->dataset(), setup->config.vocab_size); });
+  if (setup && tokenizer)
     problems.collect([&] {
-      if (const auto end = recipe_end_of_turn(recipe, *recipe.dataset, *tokenizer, *config))
+      if (const auto end = recipe_end_of_turn(recipe, *recipe.dataset, *tokenizer, setup->config))
         log_warning(end->warning(*recipe.dataset, *tokenizer));
     });
   std::optional<Validation> validation;
-  if (config) problems.collect([&] { validation.emplace(recipe, *config); });
+  if (setup) problems.collect([&] { validation.emplace(recipe, setup->config); });
   if (!is_benchmark(recipe))
     problems.collect([&] { check_run_directory(recipe.checkpoint.checkpoint_dir); });
   else if (const auto& path = recipe.benchmark.json_output_path; path && *path)
@@ -126,7 +130,7 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
   });
   problems.report();
   if (recipe.peft)
-    for (const std::string& warning : recipe_adapters(recipe, *config).warnings) log_warning(warning);
+    for (const std::string& warning : recipe_adapters(recipe, *setup).warnings) log_warning(warning);
   if (ranks > 1) log_info(sizes.text);
   if (!is_benchmark(recipe) && recipe.checkpoint.enabled)
     log_info(recipe.checkpoint.checkpoint_dir, ": ", kind_of_links(recipe.checkpoint.checkpoint_dir));

@@ -57,14 +57,14 @@ std::int64_t besides_tensors(bool loads_mpi) {
 
 /// Products of different shapes that oneDNN prepares in a run, at most. Each kind of block has a few, and a pruned
 /// model has them for each block with sizes of its own; experts get other numbers of tokens in each pass.
-std::int64_t prepared_products(const Recipe& recipe, const NemotronHConfig& config, const RankSizes& ranks,
+std::int64_t prepared_products(const Recipe& recipe, const ModelSetup& setup, const RankSizes& ranks,
                                const RunBatches& batches, std::int64_t passes) {
   // Validation has rows of its own lengths, and generated tokens come in any number.
   if (!recipe.validation_datasets.empty()) return cpu::most_onednn_plans;
   constexpr std::int64_t of_kind = 12, of_expert = 8;
-  const std::int64_t variants = std::ssize(config.variants()) + 1;  // and the head
+  const std::int64_t variants = std::ssize(setup.variants()) + 1;  // and the head
   std::int64_t experts = 0;
-  for (const std::int64_t of_layer : config.expert_counts())
+  for (const std::int64_t of_layer : setup.expert_counts())
     experts += std::max<std::int64_t>(1, of_layer / ranks.grid.ep);
   const std::int64_t of_pass = (batches.vary ? of_kind * variants : 0) + of_expert * experts;
   const std::int64_t at_once = std::min<std::int64_t>(of_kind * variants, cpu::most_onednn_plans),
@@ -89,11 +89,11 @@ PlannedSteps planned_steps(const Recipe& recipe, const StepLoad& load) {
 }
 
 /// What generating answers holds beside the state of the run.
-std::int64_t answering_memory(const Recipe& recipe, const NemotronH& model, const RunBatches& batches,
+std::int64_t answering_memory(const Recipe& recipe, const Stack& model, const RunBatches& batches,
                               const ParallelPlan& plan) {
   constexpr std::int64_t at_once = 32;  // answers
   const std::int64_t length = batches.longest_row + recipe.evaluation.max_new_tokens;
-  return activation_memory(model.config(), model.dtype(),
+  return activation_memory(model.setup(), model.dtype(),
                            {.tokens = at_once * batches.longest_row,
                             .loss_rows = at_once,
                             .sequences = at_once,
@@ -134,14 +134,14 @@ namespace {
 
 /// What a run trains on, and what a step costs each of its ranks.
 struct CostedRun {
-  CostedRun(const Recipe& recipe, const NemotronH& model, const Dataset& dataset, const RankSizes& sizes,
+  CostedRun(const Recipe& recipe, const Stack& model, const Dataset& dataset, const RankSizes& sizes,
             Device device)
       : ranks(sizes.grid),
         steps(schedule_steps(recipe, sizes.dp, batches_per_epoch(recipe, dataset, sizes))),
         batches(batches_of_run(dataset, loader_options(recipe, 0, sizes.dp), epochs_of(steps))),
         load(largest_load(recipe, model, sizes, device)),
-        plan(plan_model(recipe.distributed, resolve_environment(recipe).settings, sizes, model.config())),
-        costs(model.config(), plan, load, optimizer_options(*recipe.optimizer)) {}
+        plan(plan_model(recipe.distributed, resolve_environment(recipe).settings, sizes, model.setup())),
+        costs(model.setup(), plan, load, optimizer_options(*recipe.optimizer)) {}
 
   /// One of each pipeline stage, the one that has the most.
   std::vector<int> first_ranks_of_stages() const {
@@ -164,7 +164,7 @@ struct CostedRun {
     const std::int64_t rows = loader_options(recipe, 0, sizes.dp).batch_size * sizes.dp;
     return std::max<std::int64_t>(1, (dataset.size() + rows - 1) / rows);
   }
-  StepLoad largest_load(const Recipe& recipe, const NemotronH& model, const RankSizes& sizes,
+  StepLoad largest_load(const Recipe& recipe, const Stack& model, const RankSizes& sizes,
                         Device device) const {
     StepLoad largest = planned_load(recipe, model, sizes.dp);
     const std::int64_t sequences = std::max<std::int64_t>(1, std::min(batches.sequences, batches.tokens));
@@ -186,7 +186,7 @@ bool copies_for_saving(const Recipe& recipe) {
 
 }  // namespace
 
-std::int64_t host_copy_bytes(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
+std::int64_t host_copy_bytes(const Recipe& recipe, const Stack& model, const Dataset& dataset,
                              const RankSizes& ranks, Device device) {
   if (!device.is_cuda() || !copies_for_saving(recipe)) return 0;
   CostedRun run(recipe, model, dataset, ranks, device);
@@ -195,7 +195,7 @@ std::int64_t host_copy_bytes(const Recipe& recipe, const NemotronH& model, const
   return most;
 }
 
-std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
+std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const Stack& model, const Dataset& dataset,
                                       const RankSizes& ranks, Device device) {
   CostedRun run(recipe, model, dataset, ranks, device);
   std::vector<MemoryItem> items;
@@ -209,7 +209,7 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
   if (device.is_cuda()) {
     if (ranks.grid.ranks() == 1)
       items.back().bytes =
-          std::max<std::int64_t>(0, planned_peak_bytes(model.config(), planned_steps(recipe, run.load)) -
+          std::max<std::int64_t>(0, planned_peak_bytes(model.setup(), planned_steps(recipe, run.load)) -
                                         total_bytes(items) + items.back().bytes);
     items.push_back({"workspace of cuBLAS at most", cuda::most_product_workspace, true});
     items.push_back({"CUDA's context and libraries about", cuda_context_bytes, true});
@@ -230,7 +230,7 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& mod
   items.push_back({"blocks kept for reuse", larger + (all_sizes ? most_kept : most_kept - tensors / 16)});
   items.push_back(
       {"prepared products about", cpu::onednn_plan_bytes(model.dtype(), memory_limit().counts_untouched) *
-                                      prepared_products(recipe, model.config(), ranks, run.batches,
+                                      prepared_products(recipe, model.setup(), ranks, run.batches,
                                                         run.steps.total_steps * run.steps.microbatches)});
   items.push_back({"libraries, data and threads about", besides_tensors(ranks.grid.ranks() > 1)});
   return items;
@@ -266,8 +266,8 @@ std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& 
 }
 
 std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device device) noexcept try {
-  const NemotronHConfig config = recipe_config(recipe);
-  const NemotronH model(config, weight_dtype(recipe, config), Device::meta);
+  const ModelSetup setup = recipe_setup(recipe);
+  const Stack model(setup, weight_dtype(recipe, setup.config), Device::meta);
   const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
   const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
   const RankSizes sizes = rank_sizes(recipe.distributed, ranks);

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "data/datasets/dataset.h"
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "train/memory/gpu_fit.h"
 #include "train/memory/training_memory.h"
 #include "train/ranks/rank_sizes.h"
@@ -21,12 +21,12 @@ namespace nemocube {
 /// holds besides. The sum is an upper bound of the resident memory of the process (its VmHWM), at most 15 % above it for
 /// runs of more than 300 MB; where a limit counts address space, it is one of that.
 /// `model` is whole and may consist of meta tensors in the dtype of the run. Throws Error as plan_model() does.
-std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
+std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const Stack& model, const Dataset& dataset,
                                       const RankSizes& ranks, Device device);
 
 /// What a rank of a run on a CUDA device copies to the host's memory for a checkpoint, at most; 0 without
 /// checkpoint.is_async.
-std::int64_t host_copy_bytes(const Recipe& recipe, const NemotronH& model, const Dataset& dataset,
+std::int64_t host_copy_bytes(const Recipe& recipe, const Stack& model, const Dataset& dataset,
                              const RankSizes& ranks, Device device);
 
 /// One sentence: the sum, its items, and that activations are an estimate.

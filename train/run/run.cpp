@@ -107,7 +107,7 @@ class Run {
     else
       start_history();
     if (recipe_.peft && ranks_.first()) {  // the warnings are the same on all ranks
-      const ChosenAdapters chosen = recipe_adapters(recipe_, loaded_.model->config());
+      const ChosenAdapters chosen = recipe_adapters(recipe_, loaded_.model->setup());
       for (const std::string& line : chosen.lines) log_info(line);
       for (const std::string& warning : chosen.warnings) log_warning(warning);
       if (loaded_.base.empty())
@@ -117,19 +117,19 @@ class Run {
             "of use to this recipe alone");
     }
     if (!end_of_turn_warning_.empty() && ranks_.first()) log_warning(end_of_turn_warning_);
-    for (const FrozenTensors::Line& line : frozen_tensors(loaded_.model->config(), recipe_.freeze).lines)
+    for (const FrozenTensors::Line& line : frozen_tensors(loaded_.model->setup(), recipe_.freeze).lines)
       log_info("freeze: ", quote(line.pattern), " fits ", counted(line.tensors, "tensor"), " with ",
                line.parameters, " parameters");
-    if (const MtpTraining& mtp = loaded_.model->config().mtp; mtp.depths > 0)
+    if (const MtpTraining& mtp = loaded_.model->choices().mtp; mtp.depths > 0)
       log_info("multi-token prediction: ", counted(mtp.depths, "depth"),
                mtp.repeated ? " of one repeated layer" : "", ", loss factor ", mtp.scaling_factor);
     if (recipe_.neftune.alpha > 0)
       log_info("neftune: uniform noise on the embeddings, alpha ", recipe_.neftune.alpha);
     if (history_)
       log_info("training ", trainable_parameters(),
-               loaded_.model->config().frozen.empty() ? "" : cat(" of ", all_parameters()), " parameters in ",
-               loaded_.model->dtype(), ": from step ", state_.step, " of ", steps_.total_steps,
-               " (the last is step ", steps_.total_steps - 1, ")");
+               loaded_.model->choices().frozen.empty() ? "" : cat(" of ", all_parameters()),
+               " parameters in ", loaded_.model->dtype(), ": from step ", state_.step, " of ",
+               steps_.total_steps, " (the last is step ", steps_.total_steps - 1, ")");
     if (ranks_.several()) log_info(ranks_.text(recipe_.kernels));
     if (profile_ && history_) profile_->announce(state_.step, steps_.total_steps);
     if (!launch_.stop_command.empty())
@@ -223,14 +223,14 @@ class Run {
 
   /// Of the whole model.
   std::int64_t all_parameters() const {
-    return count_tensors(tensor_specs(loaded_.model->config())).parameters();
+    return count_tensors(tensor_specs(loaded_.model->setup())).parameters();
   }
   std::int64_t trainable_parameters() const {
-    return count_tensors(tensor_specs(loaded_.model->config())).trained();
+    return count_tensors(tensor_specs(loaded_.model->setup())).trained();
   }
 
   std::int64_t most_checkpoint_bytes() const {
-    return checkpoint_bytes(loaded_.model->config(), loaded_.model->dtype());
+    return checkpoint_bytes(loaded_.model->setup(), loaded_.model->dtype());
   }
 
   std::string first_signal_text() const {
@@ -252,8 +252,7 @@ class Run {
   }
 
   void warn_before_memory_runs_out() const {
-    const NemotronHConfig& config = loaded_.model->config();
-    const NemotronH whole(config, loaded_.model->dtype(), Device::meta);
+    const Stack whole(loaded_.model->setup(), loaded_.model->dtype(), Device::meta);
     const auto memory =
         memory_of_run(recipe_, whole, loader_.dataset(), ranks_.sizes(), loaded_.model->device());
     const std::string warning =
@@ -317,7 +316,7 @@ class Run {
   // Chat rows may teach the model to end its turns with a token that does not end its texts yet.
   void carry_end_of_turn() {
     if (!tokenizer_) return;
-    const NemotronHConfig& config = loaded_.model->config();
+    const ModelConfig& config = loaded_.model->config();
     auto end = recipe_end_of_turn(recipe_, *recipe_.dataset, *tokenizer_, config);
     if (!end) return;
     end_of_turn_warning_ = end->warning(*recipe_.dataset, *tokenizer_);
@@ -578,11 +577,11 @@ class Run {
     last_record_ = now;
     record.consumed_samples = state_.samples;
     record.mean_auxiliary_losses =
-        mean_auxiliary_losses(recipe_.model->moe, loaded_.model->config(), result.auxiliary_losses);
+        mean_auxiliary_losses(recipe_.model->moe, loaded_.model->setup(), result.auxiliary_losses);
     const auto& peak = recipe_.mfu.peak_tflops;
     if (counts_flops() && result.outcome != StepOutcome::no_labels)
       record.flops =
-          loaded_.parallel->sum(counts_batches() ? step_flops(loaded_.model->config(), microbatches) : 0);
+          loaded_.parallel->sum(counts_batches() ? step_flops(loaded_.model->setup(), microbatches) : 0);
     if (peak && record.seconds > 0 && result.outcome != StepOutcome::no_labels)
       record.mfu = record.flops / (record.seconds * *peak * 1e12 * record.ranks) * 100;
     note_communication(*record.times, communicated);

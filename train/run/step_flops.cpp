@@ -6,15 +6,15 @@
 
 namespace nemocube {
 
-double step_flops(const NemotronHConfig& config, std::span<const TokenBatch> microbatches) {
+double step_flops(const ModelSetup& setup, std::span<const TokenBatch> microbatches) {
   double flops = 0;
   std::map<std::int64_t, double> blocks;  // per token, by the length of its sequence
   const auto blocks_at = [&](std::int64_t length) {
     const auto [at, is_new] = blocks.try_emplace(length);
-    if (is_new) at->second = training_flops_per_token(config, static_cast<double>(length)).blocks;
+    if (is_new) at->second = training_flops_per_token(setup, static_cast<double>(length)).blocks;
     return at->second;
   };
-  const double head = training_flops_per_token(config, 1).head;
+  const double head = training_flops_per_token(setup, 1).head;
   for (const TokenBatch& batch : microbatches) {
     const std::int64_t spare = batch.sequences.has_spare_rows() ? 1 : 0;
     for (std::int64_t i = 0; i < batch.sequences.count() - spare; ++i) {

@@ -11,7 +11,7 @@ using namespace nemocube;
 using namespace nemocube::testing;
 
 TEST_CASE("step FLOPs: sequences at their own lengths, the head for labelled tokens") {
-  const NemotronHConfig config = tiny_config("ME*-");
+  const ModelConfig config = tiny_config("ME*-");
   const auto batch = [&](const std::vector<std::int64_t>& lengths, std::int64_t labelled) {
     const Sequences sequences = Sequences::of_lengths(lengths);
     std::vector<std::int64_t> labels(static_cast<std::size_t>(sequences.tokens()), -100);

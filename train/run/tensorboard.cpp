@@ -24,15 +24,16 @@ std::optional<TensorboardOptions> tensorboard_options(const Recipe& recipe) {
 }
 
 std::vector<std::pair<std::string, double>> mean_auxiliary_losses(
-    const MoeSection& coefficients, const NemotronHConfig& config,
+    const MoeSection& coefficients, const ModelSetup& setup,
     std::span<const std::pair<std::string, double>> losses) {
   const std::vector<std::pair<std::string, double>> known{
       {"aux_loss", coefficients.aux_loss_coeff},
       {"seq_aux_loss", coefficients.seq_aux_loss_coeff},
       {"global_aux_loss", coefficients.global_aux_loss_coeff},
       {"z_loss", coefficients.z_loss_coeff}};
-  const std::int64_t repeated = config.mtp.depths - config.mtp.stored_depths();
-  const auto calls = static_cast<double>(config.expert_layers() + repeated * moe_layers_of_depth(config));
+  const std::int64_t repeated = setup.choices.mtp.depths - setup.choices.mtp.stored_depths();
+  const auto calls =
+      static_cast<double>(setup.expert_layers() + repeated * moe_layers_of_depth(setup.config));
   std::vector<std::pair<std::string, double>> means;
   for (const auto& [name, value] : losses) {
     const auto coefficient = std::ranges::find(known, name, &std::pair<std::string, double>::first);

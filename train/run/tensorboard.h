@@ -19,7 +19,7 @@ std::optional<TensorboardOptions> tensorboard_options(const Recipe& recipe);
 /// Megatron-LM logs (megatron/core/transformer/moe/moe_utils.py, track_moe_metrics). The blocks of a repeated layer of
 /// multi-token prediction count once for each depth, as in Megatron-LM.
 std::vector<std::pair<std::string, double>> mean_auxiliary_losses(
-    const MoeSection& coefficients, const NemotronHConfig& config,
+    const MoeSection& coefficients, const ModelSetup& setup,
     std::span<const std::pair<std::string, double>> losses);
 
 }  // namespace nemocube

@@ -26,7 +26,7 @@ TEST_CASE("tensorboard: options from the recipe") {
 }
 
 TEST_CASE("tensorboard: losses of experts without coefficient, for one of the MoE blocks") {
-  const NemotronHConfig config = tiny_config("ME*-E");
+  const ModelConfig config = tiny_config("ME*-E");
   MoeSection coefficients;
   coefficients.seq_aux_loss_coeff = 0.25;
   coefficients.z_loss_coeff = 0.5;

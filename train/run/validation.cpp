@@ -15,7 +15,7 @@
 
 namespace nemocube {
 
-Validation::Validation(const Recipe& recipe, const NemotronHConfig& config, Communicator* ranks)
+Validation::Validation(const Recipe& recipe, const ModelConfig& config, Communicator* ranks)
     : recipe_(recipe) {
   if (recipe.evaluation.squad_metrics)
     check_predictions_place(recipe);

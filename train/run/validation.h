@@ -25,7 +25,7 @@ class Validation {
  public:
   /// Reads the data. Throws Error when it does not fit the model's vocabulary, or, on every rank of `ranks` (null: this one
   /// alone), where it differs among them.
-  Validation(const Recipe& recipe, const NemotronHConfig& config, Communicator* ranks = nullptr);
+  Validation(const Recipe& recipe, const ModelConfig& config, Communicator* ranks = nullptr);
   std::size_t sets() const { return sets_.size(); }
   /// What the rows of each set are made of, by name.
   const std::map<std::string, RowInputs>& rows() const { return rows_; }

@@ -33,9 +33,9 @@ struct Task {
   bool packed = true;
 };
 
-NemotronHConfig config_of(const Task& task) {
-  NemotronHConfig config = tiny_config(task.pattern);
-  config.use_bias = config.mlp_bias = true;
+ModelConfig config_of(const Task& task) {
+  ModelConfig config = tiny_config(task.pattern);
+  config.mamba.use_bias = config.mlp.bias = config.moe.bias = true;
   return config;
 }
 
@@ -70,7 +70,7 @@ ParallelPlan sharded(ZeroLevel level) {
   return plan;
 }
 
-void add_auxiliary_losses(NemotronH& model) {
+void add_auxiliary_losses(Stack& model) {
   for (MoeMixer* moe : model.moe_layers()) {
     moe->router().aux_loss_coef = 0.02;
     moe->router().z_loss_coef = 0.01;
@@ -79,7 +79,7 @@ void add_auxiliary_losses(NemotronH& model) {
 
 // `shake` changes each weight by up to this fraction of itself.
 History on_one_rank(const Task& task, int ranks, bool checkpointing, double shake) {
-  NemotronH model(config_of(task), task.dtype, Device::cpu);
+  Stack model(config_of(task), task.dtype, Device::cpu);
   model.activation_checkpointing = checkpointing;
   initialise(model, 3);
   if (shake > 0)
@@ -113,7 +113,7 @@ History all_ranks(const Task& task, const Layout& layout) {
   plan.grid = {.dp_shard = shards, .dp_replicate = layout.replicas};
   plan.data = layout.options;
   const ProcessGroups groups(world, make_grid(plan.grid));
-  NemotronH model(config_of(task), task.dtype, Device::meta);
+  Stack model(config_of(task), task.dtype, Device::meta);
   model.activation_checkpointing = layout.checkpointing;
   ParallelModel parallel(model, plan, groups, Device::cpu);
   initialise(model, 3);
@@ -238,7 +238,7 @@ TEST_CASE("data parallel: a batch without labels, and one that is not finite, ch
   for (const ZeroLevel level : {ZeroLevel::none, ZeroLevel::optimizer, ZeroLevel::parameters}) {
     const ParallelPlan plan = sharded(level);
     const ProcessGroups groups(world, make_grid(plan.grid));
-    NemotronH model(config_of(task), task.dtype, Device::meta);
+    Stack model(config_of(task), task.dtype, Device::meta);
     ParallelModel parallel(model, plan, groups, Device::cpu);
     initialise(model, 3);
     parallel.data().spread_values();
@@ -275,7 +275,7 @@ TEST_CASE("data parallel: all ranks name the parameter that one rank's update ma
   World& world = test_world();
   const ParallelPlan plan = sharded(ZeroLevel::none);
   const ProcessGroups groups(world, make_grid(plan.grid));
-  NemotronH model(config_of(task), task.dtype, Device::meta);
+  Stack model(config_of(task), task.dtype, Device::meta);
   ParallelModel parallel(model, plan, groups, Device::cpu);
   initialise(model, 3);
   Optimizer optimizer(model.parameters(), {});
@@ -295,7 +295,7 @@ TEST_CASE("data parallel: activation checkpointing gathers no weights more often
   for (const bool checkpointing : {false, true}) {
     const ParallelPlan plan = sharded(ZeroLevel::parameters);
     const ProcessGroups groups(world, make_grid(plan.grid));
-    NemotronH model(config_of(task), task.dtype, Device::meta);
+    Stack model(config_of(task), task.dtype, Device::meta);
     model.activation_checkpointing = checkpointing;
     ParallelModel parallel(model, plan, groups, Device::cpu);
     initialise(model, 3);

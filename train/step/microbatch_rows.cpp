@@ -16,7 +16,7 @@ MicrobatchRows::MicrobatchRows(const ParallelModel& parallel, const TokenBatch& 
     return Labels(parallel.own_tokens(all, sequences), batch.label_capacity);
   };
   labels = own_labels(batch.labels);
-  for (std::int64_t k = 1; k <= parallel.model().config().mtp.depths; ++k) {
+  for (std::int64_t k = 1; k <= parallel.model().choices().mtp.depths; ++k) {
     mtp_ids.push_back(parallel.own_tokens(rolled(batch.ids, sequences, k, 0), sequences));
     mtp_labels.push_back(own_labels(rolled(batch.labels, sequences, k, ignored_label)));
   }

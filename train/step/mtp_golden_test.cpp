@@ -19,10 +19,10 @@ const std::filesystem::path goldens = source_dir() / "tests" / "goldens" / "mtp"
 void check_mtp_golden(const char* name, bool repeated) {
   CAPTURE(name);
   const std::filesystem::path dir = goldens / name;
-  ModelPlace place(Device::cpu);
-  place.finetuning.mtp = {2, repeated, 0.3};
-  LoadedModel loaded = load_model(dir, DType::f64, place);
-  NemotronH& model = *loaded.model;
+  Finetuning finetuning;
+  finetuning.choices.mtp = {2, repeated, 0.3};
+  LoadedModel loaded = load_model(dir, DType::f64, Device::cpu, finetuning);
+  Stack& model = *loaded.model;
   CHECK(loaded.files.carried.empty());
   const SafetensorsFile input(dir / "input.safetensors"), want(dir / "expected.safetensors");
   std::vector<std::int64_t> offsets;

@@ -38,7 +38,7 @@ bool StepReplay::begin_step(bool fixed_sizes, double loss_scale) {
     if (parallel_.all().rank() == 0) graphs_.say_refused("a step", reason);
     return false;
   }
-  const NemotronH& model = parallel_.model();
+  const Stack& model = parallel_.model();
   if (!loss_scale_) loss_scale_ = Tensor::empty({1}, DType::f64, model.device());
   loss_scale_.fill(loss_scale);
   if (tensors_)

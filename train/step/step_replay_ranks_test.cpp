@@ -22,11 +22,11 @@ namespace {
 constexpr int steps = 3;
 
 // One block of each kind, with few heads and long chunks: the software GPU spends most of a step in the scans.
-NemotronHConfig small_model() {
-  NemotronHConfig config = grid_model();
+ModelConfig small_model() {
+  ModelConfig config = grid_model();
   config.blocks = parse_pattern("ME*-").blocks;
-  config.mamba_num_heads = 2;
-  config.chunk_size = 8;
+  config.mamba.num_heads = 2;
+  config.mamba.chunk_size = 8;
   return config;
 }
 
@@ -66,7 +66,7 @@ struct Ranks {
   int microbatches;  // of a step
   GridPlace place;
   ProcessGroups groups;
-  NemotronH model;
+  Stack model;
   ParallelModel parallel;
   std::optional<Optimizer> optimizer;
 };

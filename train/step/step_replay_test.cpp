@@ -24,31 +24,31 @@ using namespace nemocube::testing;
 namespace {
 
 // With few heads and long chunks: the software GPU spends most of a step in the scans.
-NemotronHConfig small_config(const char* pattern = "ME*-") {
-  NemotronHConfig config = tiny_config(pattern);
-  config.mamba_num_heads = 2;
-  config.chunk_size = 8;
+ModelConfig small_config(const char* pattern = "ME*-") {
+  ModelConfig config = tiny_config(pattern);
+  config.mamba.num_heads = 2;
+  config.mamba.chunk_size = 8;
   return config;
 }
 
 struct Task {
-  NemotronHConfig config = small_config();
+  ModelSetup config = small_config();
   DType dtype = DType::f32;
   OptimizerKind optimizer = OptimizerKind::adamw;
   bool checkpointing = false;
   int microbatches = 1;
 };
 
-NemotronHConfig for_tensor_cores() {
-  NemotronHConfig config = small_config();
-  config.mamba_head_dim = 64;
-  config.n_groups = 1;
-  config.ssm_state_size = 128;
+ModelConfig for_tensor_cores() {
+  ModelConfig config = small_config();
+  config.mamba.head_dim = 64;
+  config.mamba.n_groups = 1;
+  config.mamba.ssm_state_size = 128;
   return config;
 }
 
-std::unique_ptr<NemotronH> model_of(const Task& task) {
-  auto model = std::make_unique<NemotronH>(task.config, task.dtype, Device::cuda);
+std::unique_ptr<Stack> model_of(const Task& task) {
+  auto model = std::make_unique<Stack>(task.config, task.dtype, Device::cuda);
   initialise(*model, 5);
   model->activation_checkpointing = task.checkpointing;
   for (MoeMixer* moe : model->moe_layers()) {
@@ -81,7 +81,7 @@ struct Trainer {
     o.replay = replay;
     return train_step(parallel, optimizer, batches, o);
   }
-  std::unique_ptr<NemotronH> model;
+  std::unique_ptr<Stack> model;
   ParallelModel parallel;
   Optimizer optimizer;
 };
@@ -222,10 +222,10 @@ TEST_CASE("step graphs: adapters with dropout, which drops other elements in eac
     adapters.dropout = 0.25;
     adapters.dropout_position = position;
     for (const TensorSpec& spec : tensor_specs(task.config)) {
-      if (spec.linear) adapters.modules.emplace(module_of_weight(spec.name), LoraModule{.rank = 3});
-      if (!spec.buffer) task.config.frozen.insert(spec.name);
+      if (spec.linear) adapters.modules.emplace(spec.id.module(), LoraModule{.rank = 3});
+      if (!spec.buffer) task.config.choices.frozen.insert(spec.id);
     }
-    task.config.lora = adapters;
+    task.config.choices.lora = adapters;
     compare_steps(task, 4);
   }
 }
@@ -235,7 +235,7 @@ TEST_CASE("step graphs: noise on the embeddings, with other numbers and another 
   if (!has_cuda()) return;
   Task task;
   task.config = with_mtp(small_config("M*"), 1, false);
-  task.config.noise = {5, 3};
+  task.config.choices.noise = {5, 3};
   task.microbatches = 2;
   compare_steps(task, 4);
 }
@@ -387,7 +387,7 @@ TEST_CASE("step graphs: the peak of memory is that of steps without graphs" * do
 }
 
 TEST_CASE("step graphs: a model on another device is refused") {
-  NemotronH model(tiny_config("*"), DType::f32, Device::cpu);
+  Stack model(tiny_config("*"), DType::f32, Device::cpu);
   ParallelModel parallel(model);
   CHECK_THROWS_WITH_AS(StepReplay{parallel}, doctest::Contains("on a CUDA device, got cpu"), Error);
 }

@@ -61,7 +61,7 @@ StepRunner::StepRunner(ParallelModel& parallel, std::span<const TokenBatch> micr
       loss_scale_(loss_scale),
       kernels_(kernels),
       replay_(replay && !replay->whole_steps() ? replay : nullptr) {
-  const NemotronH& model = model_;
+  const Stack& model = model_;
   for (std::size_t chunk = 0; chunk < model.part().chunks.size(); ++chunk)
     moe_numbers_.push_back(moe_layer_numbers(model, chunk));
   for (const TokenBatch& batch : microbatches) {
@@ -155,7 +155,7 @@ void StepRunner::make_records(Live& m, std::size_t chunk) const {
   std::vector<MoeRecord*> routers = moe_records(m.records);
   std::ranges::copy(moe_records(m.mtp_records), std::back_inserter(routers));
   if (routers.empty()) return;
-  m.sums = RouterSums::zeros(std::ssize(routers), model_.config().most_experts(), model_.device());
+  m.sums = RouterSums::zeros(std::ssize(routers), model_.setup().most_experts(), model_.device());
   std::int64_t call = 0;
   for (MoeRecord* router : routers) router->sums = m.sums.layer(call++, router->experts);
 }
@@ -194,7 +194,7 @@ Var StepRunner::start_loss(Context& ctx, Live& m, std::int64_t microbatch, StepT
   };
   Var loss = model_.loss(ctx, std::exchange(m.out, {}), own.labels, own.sequences, loss_scale_);
   add_up(sums.loss(), loss);
-  const MtpTraining& mtp = model_.config().mtp;
+  const MtpTraining& mtp = model_.choices().mtp;
   GradScale scale = loss_scale_;
   scale.number *= mtp.scaling_factor / static_cast<double>(std::max<std::int64_t>(1, mtp.depths));
   for (std::size_t k = 0; k < m.ahead.size(); ++k) {

@@ -50,7 +50,7 @@ class StepRunner {
   MicrobatchRows& rows(std::int64_t microbatch) { return rows_[static_cast<std::size_t>(microbatch)]; }
 
   ParallelModel& parallel_;
-  NemotronH& model_;
+  Stack& model_;
   std::vector<MicrobatchRows> rows_;  // of each microbatch
   GradScale loss_scale_;
   const KernelChoice* kernels_;

@@ -27,18 +27,18 @@ StepTensors::StepTensors(const Tensor& whole, std::int64_t layers, std::int64_t 
   finite = next(all.numel() - at);
 }
 
-StepTensors::StepTensors(const NemotronH& model) { *this = start_of(model).to(model.device()); }
+StepTensors::StepTensors(const Stack& model) { *this = start_of(model).to(model.device()); }
 
-void StepTensors::reset(const NemotronH& model) { all.copy_from(start_of(model).all); }
+void StepTensors::reset(const Stack& model) { all.copy_from(start_of(model).all); }
 
 StepTensors StepTensors::to(Device device) const {
   return {all.to(device), counts.dim(0), counts.dim(1), depths_};
 }
 
-StepTensors StepTensors::start_of(const NemotronH& model) {
-  const std::int64_t layers = model.config().expert_layers(), experts = model.config().most_experts(),
-                     depths = model.config().mtp.depths;
-  const auto parameters = std::ssize(tensor_specs(model.config()));
+StepTensors StepTensors::start_of(const Stack& model) {
+  const std::int64_t layers = model.setup().expert_layers(), experts = model.setup().most_experts(),
+                     depths = model.choices().mtp.depths;
+  const auto parameters = std::ssize(tensor_specs(model.setup()));
   const std::int64_t size = sums_size(layers, depths) + layers * experts + decision_size + parameters;
   const Tensor start = Tensor::zeros({size}, DType::f64, Device::cpu);  // the host makes the first values
   const StepTensors values(start, layers, experts, depths);
@@ -59,7 +59,7 @@ Tensor StepTensors::losses_of(std::int64_t first, std::int64_t layers) const {
   return sums.narrow(0, 1 + first * kinds, layers * kinds).reshape({layers, kinds});
 }
 
-std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model, std::size_t chunk) {
+std::vector<std::int64_t> moe_layer_numbers(const Stack& model, std::size_t chunk) {
   const ModelChunk& own = model.part().chunks.at(chunk);
   std::vector<std::int64_t> numbers;
   std::int64_t block = 0, number = 0;
@@ -70,18 +70,18 @@ std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model, std::size_t 
     }
     ++block;
   }
-  for (; own.head && number < model.config().expert_layers(); ++number) numbers.push_back(number);
+  for (; own.head && number < model.setup().expert_layers(); ++number) numbers.push_back(number);
   return numbers;
 }
 
-std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model) {
+std::vector<std::int64_t> moe_layer_numbers(const Stack& model) {
   std::vector<std::int64_t> all;
   for (std::size_t chunk = 0; chunk < model.part().chunks.size(); ++chunk)
     std::ranges::copy(moe_layer_numbers(model, chunk), std::back_inserter(all));
   return all;
 }
 
-std::int64_t moe_layers_of_depth(const NemotronHConfig& config) {
+std::int64_t moe_layers_of_depth(const ModelConfig& config) {
   return std::ranges::count_if(
       config.mtp_blocks, [&](BlockKind kind) { return kind->cores(config.common()).experts.has_value(); });
 }

@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "ops/update_gate.h"
 
 namespace nemocube {
@@ -20,8 +20,8 @@ struct StepTensors {
   Tensor finite;    ///< [parameters of the whole model] f64: see UpdateGate; 1 for those of other ranks
 
   /// With the values that a step begins with.
-  explicit StepTensors(const NemotronH& model);
-  void reset(const NemotronH& model);  ///< to these values, in the same memory
+  explicit StepTensors(const Stack& model);
+  void reset(const Stack& model);  ///< to these values, in the same memory
   /// The same tensors with their values in host memory. The host waits.
   StepTensors fetch() const;
   Tensor loss() const { return sums.narrow(0, 0, 1); }
@@ -34,16 +34,16 @@ struct StepTensors {
 
  private:
   StepTensors(const Tensor& all, std::int64_t layers, std::int64_t experts, std::int64_t depths);
-  static StepTensors start_of(const NemotronH& model);  // in host memory
+  static StepTensors start_of(const Stack& model);  // in host memory
   StepTensors to(Device device) const;
   std::int64_t depths_ = 0;
 };
 
 /// The number of each MoE layer of this part among those of the whole model: of a chunk, and of all chunks. Those of multi-token
 /// prediction are the last of the model, and belong to the chunk with the head.
-std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model, std::size_t chunk);
-std::vector<std::int64_t> moe_layer_numbers(const NemotronH& model);
+std::vector<std::int64_t> moe_layer_numbers(const Stack& model, std::size_t chunk);
+std::vector<std::int64_t> moe_layer_numbers(const Stack& model);
 /// MoE layers of each depth of multi-token prediction.
-std::int64_t moe_layers_of_depth(const NemotronHConfig& config);
+std::int64_t moe_layers_of_depth(const ModelConfig& config);
 
 }  // namespace nemocube

@@ -33,7 +33,7 @@ BatchTotals count_batches(std::span<const TokenBatch> microbatches, Communicator
 
 /// The auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean must
 /// not depend on how the batch is cut into microbatches.
-void begin_router_losses(NemotronH& model, const BatchTotals& totals) {
+void begin_router_losses(Stack& model, const BatchTotals& totals) {
   for (MoeMixer* moe : model.moe_layers()) {
     moe->reset_totals();
     moe->router().aux_grad_scale = 1.0 / totals.microbatches;
@@ -41,8 +41,7 @@ void begin_router_losses(NemotronH& model, const BatchTotals& totals) {
 }
 
 /// Weights, then router biases, unless the decision is to skip the step.
-void update_weights(NemotronH& model, Optimizer& optimizer, const StepOptions& options,
-                    const StepTensors& t) {
+void update_weights(Stack& model, Optimizer& optimizer, const StepOptions& options, const StepTensors& t) {
   optimizer.step(t.gate());
   if (options.expert_bias_rate <= 0) return;
   const std::vector<std::int64_t> numbers = moe_layer_numbers(model);
@@ -90,7 +89,7 @@ std::vector<std::pair<std::string, double>> auxiliary_losses(std::span<const dou
 }
 
 /// From tensors in host memory.
-StepResult result_of(const NemotronH& model, const StepTensors& tensors, const BatchTotals& totals) {
+StepResult result_of(const Stack& model, const StepTensors& tensors, const BatchTotals& totals) {
   const std::vector<double> sums = tensors.sums.to_vector(), decision = tensors.decision.to_vector(),
                             finite = tensors.finite.to_vector();
   StepResult result;
@@ -99,12 +98,12 @@ StepResult result_of(const NemotronH& model, const StepTensors& tensors, const B
   result.grad_norm = decision[0];
   if (decision[2] == 0) result.outcome = StepOutcome::non_finite;
   if (const auto lost = std::ranges::find(finite, 0.0); lost != finite.end())
-    result.not_finite = tensor_specs(model.config())[static_cast<std::size_t>(lost - finite.begin())].name;
+    result.not_finite = tensor_specs(model.setup())[static_cast<std::size_t>(lost - finite.begin())].name;
   const std::size_t before_depths = sums.size() - static_cast<std::size_t>(tensors.depths());
   for (std::size_t i = before_depths; i < sums.size(); ++i)
     result.mtp_losses.push_back(sums[i] * totals.loss_scale());
   result.auxiliary_losses = auxiliary_losses(std::span(sums).first(before_depths), totals.microbatches);
-  const std::vector<std::int64_t> experts = model.config().expert_counts();
+  const std::vector<std::int64_t> experts = model.setup().expert_counts();
   for (std::int64_t i = 0; i < tensors.counts.dim(0); ++i)
     result.expert_counts.push_back(
         tensors.counts.select(i).narrow(0, 0, experts[static_cast<std::size_t>(i)]));
@@ -140,13 +139,13 @@ void queue_step(ParallelModel& parallel, Optimizer& optimizer, std::span<const T
 
 StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options) {
-  NemotronH& model = parallel.model();
+  Stack& model = parallel.model();
   const BatchTotals totals = count_batches(microbatches, parallel.replicas());
   model.parameters().clear_gradients();
   if (totals.labels == 0) {
     StepResult nothing;
     nothing.outcome = StepOutcome::no_labels;
-    nothing.mtp_losses.resize(static_cast<std::size_t>(model.config().mtp.depths));
+    nothing.mtp_losses.resize(static_cast<std::size_t>(model.choices().mtp.depths));
     return nothing;
   }
   StepReplay* const replay =
@@ -165,7 +164,7 @@ StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<c
 
 std::int64_t evaluate_loss(ParallelModel& parallel, const TokenBatch& batch, const KernelChoice* kernels,
                            const Tensor& sum) {
-  NemotronH& model = parallel.model();
+  Stack& model = parallel.model();
   Context ctx;
   ctx.kernels = kernels;
   const std::int64_t label_tokens = parallel.first_of_replica() ? batch.label_tokens : 0;

@@ -7,7 +7,7 @@
 
 #include "core/variants.h"
 #include "data/loader/batch.h"
-#include "model/nemotron_h.h"
+#include "model/stack.h"
 #include "parallel/parallel_model/parallel_model.h"
 #include "train/optimizer/optimizer.h"
 #include "train/step/step_replay.h"

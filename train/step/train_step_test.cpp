@@ -33,8 +33,7 @@ struct Trainer {
   explicit Trainer(DType dtype = DType::f64, const OptimizerOptions& options = {},
                    const char* pattern = "ME*-")
       : Trainer(tiny_config(pattern), dtype, options) {}
-  explicit Trainer(const NemotronHConfig& config, DType dtype = DType::f64,
-                   const OptimizerOptions& options = {})
+  explicit Trainer(const ModelSetup& config, DType dtype = DType::f64, const OptimizerOptions& options = {})
       : model(config, dtype, Device::cpu),
         ready((randomise(model, 51), true)),
         optimizer(model.parameters(), options) {}
@@ -44,7 +43,7 @@ struct Trainer {
     for (const StateTensor& t : optimizer.state()) all.push_back(t.value.clone());
     return all;
   }
-  NemotronH model;
+  Stack model;
   bool ready;
   ParallelModel parallel{model};
   Optimizer optimizer;
@@ -63,7 +62,7 @@ bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return same;
 }
 
-bool no_gradients(const NemotronH& model) {
+bool no_gradients(const Stack& model) {
   for (const Parameter& p : model.parameters().all())
     if (p.node && p.node->filled()) return false;
   return true;
@@ -251,9 +250,9 @@ TEST_CASE("train_step: an update that leaves numbers that are not finite names w
 namespace {
 
 // With long chunks: the software GPU spends most of a step in the scans.
-NemotronHConfig config_of_two_steps() {
-  NemotronHConfig config = tiny_config("ME*-");
-  config.chunk_size = 8;
+ModelConfig config_of_two_steps() {
+  ModelConfig config = tiny_config("ME*-");
+  config.mamba.chunk_size = 8;
   return config;
 }
 
@@ -265,7 +264,7 @@ std::vector<Tensor> two_steps(Device device, OptimizerKind kind, DType dtype, bo
   std::vector<TokenBatch> two{rows(batch, 0, 2), rows(batch, 2, 4)};
   if (roomy)
     for (TokenBatch& each : two) each = each.with_capacity(17, 3, 12);
-  NemotronH whole(config_of_two_steps(), dtype, Device::cpu), model(whole.config(), dtype, device);
+  Stack whole(config_of_two_steps(), dtype, Device::cpu), model(whole.setup(), dtype, device);
   randomise(whole, 64);
   copy_weights(model, whole);
   model.activation_checkpointing = checkpointing;
@@ -360,12 +359,12 @@ namespace {
 
 /// Launches of a step of `microbatches` equal microbatches.
 std::int64_t launches_of(const std::string& pattern, std::int64_t microbatches) {
-  NemotronHConfig config = tiny_config(pattern.c_str());
-  config.mamba_num_heads = 2;  // the scan on tensor cores
-  config.mamba_head_dim = 64;
-  config.n_groups = 1;
-  config.ssm_state_size = 128;
-  NemotronH model(config, DType::bf16, Device::cuda);
+  ModelConfig config = tiny_config(pattern.c_str());
+  config.mamba.num_heads = 2;  // the scan on tensor cores
+  config.mamba.head_dim = 64;
+  config.mamba.n_groups = 1;
+  config.mamba.ssm_state_size = 128;
+  Stack model(config, DType::bf16, Device::cuda);
   initialise(model, 1);
   ParallelModel parallel(model);
   Optimizer optimizer(model.parameters(), {});
@@ -400,7 +399,7 @@ TEST_CASE("train_step: batches of one capacity need the same memory, to the byte
        {Device::guard, Device::cuda}) {  // on the CPU kernels have scratch memory of their own
     if (device.is_cuda() && !has_cuda()) continue;
     CAPTURE(device);
-    NemotronH model(tiny_config("ME*-"), DType::f32, device);
+    Stack model(tiny_config("ME*-"), DType::f32, device);
     initialise(model, 65);
     for (MoeMixer* moe : model.moe_layers()) moe->router().seq_aux_loss_coef = 0.25;
     ParallelModel parallel(model);
@@ -500,7 +499,7 @@ TEST_CASE("train_step: a repeated layer of multi-token prediction adds up what i
     for (const char* mtp : {"*E", "E-E"}) {
       CAPTURE(std::string(pattern));
       CAPTURE(std::string(mtp));
-      NemotronHConfig config = tiny_config(pattern);
+      ModelConfig config = tiny_config(pattern);
       config.mtp_blocks = parse_pattern(mtp).blocks;
       Trainer one(with_mtp(config, 3, true)), several(with_mtp(config, 3, false));
       const std::string layers = "mtp.layers.";

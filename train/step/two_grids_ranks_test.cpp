@@ -111,7 +111,7 @@ class OnSide {
   Side side_;
   ParallelPlan plan_;
   GridPlace place_;
-  NemotronH model_;
+  Stack model_;
   ParallelModel parallel_;
   std::optional<Optimizer> optimizer_;
 };

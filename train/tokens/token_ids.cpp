@@ -8,7 +8,7 @@
 
 namespace nemocube {
 
-std::vector<std::int64_t> stop_ids(const Tokenizer& tokenizer, const NemotronHConfig& config,
+std::vector<std::int64_t> stop_ids(const Tokenizer& tokenizer, const ModelConfig& config,
                                    const std::filesystem::path& model_dir) {
   std::vector<std::int64_t> ids;
   if (tokenizer.eos_id()) ids.push_back(*tokenizer.eos_id());

@@ -10,7 +10,7 @@ namespace nemocube {
 
 /// Ids that end a generated text: the tokenizer's EOS and those of the model in `model_dir`
 /// (generation_config.json where it names any, else config.json).
-std::vector<std::int64_t> stop_ids(const Tokenizer& tokenizer, const NemotronHConfig& config,
+std::vector<std::int64_t> stop_ids(const Tokenizer& tokenizer, const ModelConfig& config,
                                    const std::filesystem::path& model_dir);
 
 /// Throws Error when the tokenizer can make ids that a model of `vocab_size` does not know.

@@ -19,7 +19,7 @@ struct WatchMoment {
   double now = 0;               ///< seconds since 1970
   std::optional<double> quiet;  ///< seconds since the training log was seen to grow; absent: it was not
   bool has_folder = true;       ///< whether the directory of the run exists
-  std::string nearest;          ///< nearest_folder(), where it does not
+  std::string nearest = {};     ///< nearest_folder(), where it does not
 };
 
 /// "running", "silent for 3m05s", "done", "stopped by signal 15", "failed", "waiting for the first step". A run is silent

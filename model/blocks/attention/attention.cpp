@@ -24,14 +24,14 @@ struct AttentionMixer::State final : MixerState {
   void make_room(const Tensor& like, const Sequences& for_new);
 };
 
-AttentionMixer::AttentionMixer(const MixerSources& sources, const std::string& name)
-    : q_proj_(sources, name + ".q_proj"),
-      k_proj_(sources, name + ".k_proj"),
-      v_proj_(sources, name + ".v_proj"),
-      o_proj_(sources, name + ".o_proj", PointPlace::way_out) {
-  sources.points.emplace(name + ".qkv.input",
-                         TransformPoint{&qkv_input_, PointPlace::way_in, name + ".q_proj"});
-  options_.head_dim = sources.config.head_dim;
+AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& name)
+    : q_proj_(sources, name / "q_proj"),
+      k_proj_(sources, name / "k_proj"),
+      v_proj_(sources, name / "v_proj"),
+      o_proj_(sources, name / "o_proj", PointPlace::way_out) {
+  sources.points.emplace(name / "qkv.input",
+                         TransformPoint{&qkv_input_, PointPlace::way_in, name / "q_proj"});
+  options_.head_dim = sources.config.attention.head_dim;
   options_.heads = q_proj_.out_features() / options_.head_dim;
   options_.kv_heads = k_proj_.out_features() / options_.head_dim;
 }

@@ -12,7 +12,7 @@ using AttentionCore = std::function<Var(Context&, const Var& q, const Var& k, co
 ///     o_proj(attention(q_proj x, k_proj x, v_proj x))
 class AttentionMixer final : public Mixer {
  public:
-  AttentionMixer(const MixerSources& sources, const std::string& name);
+  AttentionMixer(const MixerSources& sources, const TensorName& name);
   Var forward(Context& ctx, const Var& x, const MixerCall& call) override;
   std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
 

@@ -2,6 +2,7 @@
 
 #include "model/blocks/attention/attention.h"
 #include "model/blocks/block_type.h"
+#include "model/blocks/config_keys.h"
 #include "model/config.h"
 #include "model/config_checks.h"
 
@@ -10,23 +11,24 @@ namespace {
 
 using C = BlockConfig;
 
-constexpr CutRule keys_or_values{.style = TensorStyle::colwise,
-                                 .replicable = true,
-                                 .segments =
-                                     [](const C& c) {
-                                       return std::vector{RowSegment{c.kv_width(), c.num_key_value_heads}};
-                                     },
-                                 .shared = SharedHeads::key_value};
+constexpr CutRule keys_or_values{
+    .style = TensorStyle::colwise,
+    .replicable = true,
+    .segments =
+        [](const C& c) {
+          return std::vector{RowSegment{c.attention.kv_width(), c.attention.num_key_value_heads}};
+        },
+    .shared = SharedHeads::key_value};
 
-std::optional<Shape> key_or_value(const C& c) { return shape_of(c.kv_width(), c.hidden_size); }
+std::optional<Shape> key_or_value(const C& c) { return shape_of(c.attention.kv_width(), c.hidden_size); }
 
 const BlockTensor tensor_table[] = {
-    {"q_proj.weight", [](const C& c) { return shape_of(c.q_width(), c.hidden_size); }, InitialLaw::input,
-     cut_by_columns},
+    {"q_proj.weight", [](const C& c) { return shape_of(c.attention.q_width(), c.hidden_size); },
+     InitialLaw::input, cut_by_columns},
     {"k_proj.weight", key_or_value, InitialLaw::input, keys_or_values},
     {"v_proj.weight", key_or_value, InitialLaw::input, keys_or_values},
-    {"o_proj.weight", [](const C& c) { return shape_of(c.hidden_size, c.q_width()); }, InitialLaw::output,
-     cut_by_rows},
+    {"o_proj.weight", [](const C& c) { return shape_of(c.hidden_size, c.attention.q_width()); },
+     InitialLaw::output, cut_by_rows},
 };
 
 class AttentionBlock final : public BlockType {
@@ -34,46 +36,45 @@ class AttentionBlock final : public BlockType {
   constexpr AttentionBlock() : BlockType({'*', "attention", "full_attention", "an attention block", 2}) {}
 
   void validate(const C& c) const override {
-    check_size("num_attention_heads", c.num_attention_heads);
-    check_size("num_key_value_heads", c.num_key_value_heads);
-    check_size("head_dim", c.head_dim);
-    check_width("num_attention_heads x head_dim", c.num_attention_heads, c.head_dim);
-    check_multiple("num_attention_heads", c.num_attention_heads, "num_key_value_heads",
-                   c.num_key_value_heads);
+    check_size("num_attention_heads", c.attention.num_attention_heads);
+    check_size("num_key_value_heads", c.attention.num_key_value_heads);
+    check_size("head_dim", c.attention.head_dim);
+    check_width("num_attention_heads x head_dim", c.attention.num_attention_heads, c.attention.head_dim);
+    check_multiple("num_attention_heads", c.attention.num_attention_heads, "num_key_value_heads",
+                   c.attention.num_key_value_heads);
   }
 
   std::span<const BlockTensor> tensors() const override { return tensor_table; }
-  std::unique_ptr<Mixer> make(const MixerSources& sources, const std::string& mixer) const override {
+  std::unique_ptr<Mixer> make(const MixerSources& sources, const TensorName& mixer) const override {
     return std::make_unique<AttentionMixer>(sources, mixer);
   }
 
   std::string_view entry() const override { return "q_proj"; }
   std::vector<Division> divisions(const C& c) const override {
-    return {{"num_attention_heads", c.num_attention_heads, entry()},
-            {"num_key_value_heads", c.num_key_value_heads, entry(), SharedHeads::key_value}};
+    return {{"num_attention_heads", c.attention.num_attention_heads, entry()},
+            {"num_key_value_heads", c.attention.num_key_value_heads, entry(), SharedHeads::key_value}};
   }
   BlockCores cores(const C& c) const override {
-    return {.attention = BlockCores::Attention{c.num_attention_heads, c.num_key_value_heads, c.head_dim}};
+    return {.attention = BlockCores::Attention{c.attention.num_attention_heads,
+                                               c.attention.num_key_value_heads, c.attention.head_dim}};
   }
 
   void add_work(BlockWork& work, const C& c, const BlockRows& rows, const BlockDivisors& of) const override {
     using enum BlockWork::Part;
-    const double h = real(c.hidden_size), heads = real(c.num_attention_heads) / real(of.tp),
-                 kv = std::max(1.0, real(c.num_key_value_heads) / real(of.tp)), width = real(c.head_dim);
+    const double h = real(c.hidden_size), heads = real(c.attention.num_attention_heads) / real(of.tp),
+                 kv = std::max(1.0, real(c.attention.num_key_value_heads) / real(of.tp)),
+                 width = real(c.attention.head_dim);
     work.product(products, rows.all, h, width * (heads + 2 * kv));
     work.product(products, rows.all, width * heads, h);
     const double scores = rows.all * 4 * heads * width * (rows.length + 1) / 2;  // of the causal half
     work.operations(BlockWork::Part::attention, scores, 2.5 * scores);
   }
-  double automodel_flops(const C& c, double length) const override {
-    const double h = real(c.hidden_size);
-    return 6 * h * (2 * h + 2 * h * real(c.num_key_value_heads) / real(c.num_attention_heads) + length);
-  }
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
                      const BlockDivisors& by) const override {
-    const double width = real(c.head_dim), heads = real(part_of_size(c.num_attention_heads, by.tp)),
-                 kv = real(part_of_size(c.num_key_value_heads, by.tp));
+    const double width = real(c.attention.head_dim),
+                 heads = real(part_of_size(c.attention.num_attention_heads, by.tp)),
+                 kv = real(part_of_size(c.attention.num_key_value_heads, by.tp));
     const std::int64_t q = of.stored(rows.all * heads * width), k = of.stored(rows.all * kv * width);
     // Keys and values have gradients in the dtype of the model and sums in f32.
     return {2 * q + 2 * k + of.wide(rows.all * heads), 2 * q + 2 * k + 2 * of.wide(rows.all * kv * width)};
@@ -81,7 +82,7 @@ class AttentionBlock final : public BlockType {
   // Keys and values of a sequence lie in buffers that double when they are full.
   std::int64_t decode_bytes(const C& c, const TensorBytes& of, std::int64_t sequences,
                             std::int64_t length) const override {
-    return sequences * 2 * of.stored(2 * real(length) * real(c.kv_width()));
+    return sequences * 2 * of.stored(2 * real(length) * real(c.attention.kv_width()));
   }
 };
 
@@ -90,5 +91,11 @@ constinit const AttentionBlock type;
 }  // namespace
 
 constinit const BlockKind attention_block(type);
+
+void AttentionConfig::visit(ConfigKeys& keys) {
+  keys.key({"num_attention_heads"}, num_attention_heads);
+  keys.key({"num_key_value_heads", "num_query_groups"}, num_key_value_heads);
+  keys.key({"head_dim", "attention_head_dim", "kv_channels"}, head_dim);
+}
 
 }  // namespace nemocube

@@ -13,26 +13,26 @@ struct MambaMixer::State final : MixerState {
   Tensor ssm;   // [count, heads, head_dim, state]
 };
 
-MambaMixer::MambaMixer(const MixerSources& sources, const std::string& name)
-    : all_heads_(sources.config.mamba_num_heads),
-      conv_kernel_(sources.config.conv_kernel),
+MambaMixer::MambaMixer(const MixerSources& sources, const TensorName& name)
+    : all_heads_(sources.config.mamba.num_heads),
+      conv_kernel_(sources.config.mamba.conv_kernel),
       eps_(sources.config.layer_norm_epsilon),
-      in_proj_(sources, name + ".in_proj", PointPlace::way_in),
-      out_proj_(sources, name + ".out_proj", PointPlace::way_out),
-      conv_weight_(&sources.parameters.get(name + ".conv1d.weight")),
-      conv_bias_(sources.parameters.find(name + ".conv1d.bias")),
-      a_log_(&sources.parameters.get(name + ".A_log")),
-      d_(&sources.parameters.get(name + ".D")),
-      dt_bias_(&sources.parameters.get(name + ".dt_bias")),
-      norm_(&sources.parameters.get(name + ".norm.weight")) {
+      in_proj_(sources, name / "in_proj", PointPlace::way_in),
+      out_proj_(sources, name / "out_proj", PointPlace::way_out),
+      conv_weight_(&sources.parameters.get(name / "conv1d.weight")),
+      conv_bias_(sources.parameters.find(name / "conv1d.bias")),
+      a_log_(&sources.parameters.get(name / "A_log")),
+      d_(&sources.parameters.get(name / "D")),
+      dt_bias_(&sources.parameters.get(name / "dt_bias")),
+      norm_(&sources.parameters.get(name / "norm.weight")) {
   const BlockConfig& config = sources.config;
   scan_.heads = a_log_->value.dim(0);
-  scan_.head_dim = config.mamba_head_dim;
-  scan_.groups = (conv_weight_->value.dim(0) - norm_->value.dim(0)) / (2 * config.ssm_state_size);
-  scan_.state_size = config.ssm_state_size;
-  scan_.chunk_size = config.chunk_size;
-  scan_.dt_min = config.time_step_limit_low;
-  scan_.dt_max = config.time_step_limit_high;
+  scan_.head_dim = config.mamba.head_dim;
+  scan_.groups = (conv_weight_->value.dim(0) - norm_->value.dim(0)) / (2 * config.mamba.ssm_state_size);
+  scan_.state_size = config.mamba.ssm_state_size;
+  scan_.chunk_size = config.mamba.chunk_size;
+  scan_.dt_min = config.mamba.time_step_limit_low;
+  scan_.dt_max = config.mamba.time_step_limit_high;
 }
 
 std::unique_ptr<MixerState> MambaMixer::make_state(std::int64_t count) const {

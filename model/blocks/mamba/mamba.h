@@ -29,7 +29,7 @@ using MambaCoreRunner = std::function<Var(Context&, const MambaCore& core, const
 ///     out_proj(norm(ssd_scan(x, dt, B, C), z))
 class MambaMixer final : public Mixer {
  public:
-  MambaMixer(const MixerSources& sources, const std::string& name);
+  MambaMixer(const MixerSources& sources, const TensorName& name);
   Var forward(Context& ctx, const Var& u, const MixerCall& call) override;
   std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
 

@@ -7,28 +7,28 @@
 
 namespace nemocube {
 
-MoeMixer::MoeMixer(const MixerSources& sources, const std::string& name)
-    : gate_(&sources.parameters.get(name + ".gate.weight")),
-      bias_(&sources.parameters.get(name + ".gate.e_score_correction_bias")),
-      up_(&sources.parameters.get(name + ".experts.up_proj")),
-      down_(&sources.parameters.get(name + ".experts.down_proj")),
-      up_adapter_(sources.model, sources.parameters, name + ".experts.up_proj"),
-      down_adapter_(sources.model, sources.parameters, name + ".experts.down_proj"),
-      shared_(sources, name + ".shared_experts"),
+MoeMixer::MoeMixer(const MixerSources& sources, const TensorName& name)
+    : gate_(&sources.parameters.get(name / "gate.weight")),
+      bias_(&sources.parameters.get(name / "gate.e_score_correction_bias")),
+      up_(&sources.parameters.get(name / "experts.up_proj")),
+      down_(&sources.parameters.get(name / "experts.down_proj")),
+      up_adapter_(sources.setup, sources.parameters, name / "experts.up_proj"),
+      down_adapter_(sources.setup, sources.parameters, name / "experts.down_proj"),
+      shared_(sources, name / "shared_experts"),
       dispatcher_(std::make_unique<LocalDispatcher>()) {
-  sources.points.emplace(name + ".routed.input", TransformPoint{&routed_input_, PointPlace::routed_in});
-  sources.points.emplace(name + ".routed.output", TransformPoint{&routed_output_, PointPlace::routed_out});
-  sources.points.emplace(name + ".experts.output", TransformPoint{&experts_output_, PointPlace::experts_out});
+  sources.points.emplace(name / "routed.input", TransformPoint{&routed_input_, PointPlace::routed_in});
+  sources.points.emplace(name / "routed.output", TransformPoint{&routed_output_, PointPlace::routed_out});
+  sources.points.emplace(name / "experts.output", TransformPoint{&experts_output_, PointPlace::experts_out});
   const BlockConfig& config = sources.config;
-  router_.experts = config.n_routed_experts;
-  router_.top_k = config.num_experts_per_tok;
-  router_.groups = config.n_group;
-  router_.top_groups = config.topk_group;
-  router_.normalise = config.norm_topk_prob;
-  router_.scaling = config.routed_scaling_factor;
-  if (config.moe_latent_size > 0) {
-    fc1_latent_.emplace(sources, name + ".fc1_latent_proj");
-    fc2_latent_.emplace(sources, name + ".fc2_latent_proj");
+  router_.experts = config.moe.n_routed_experts;
+  router_.top_k = config.moe.num_experts_per_tok;
+  router_.groups = config.moe.n_group;
+  router_.top_groups = config.moe.topk_group;
+  router_.normalise = config.moe.norm_topk_prob;
+  router_.scaling = config.moe.routed_scaling_factor;
+  if (config.moe.latent_size > 0) {
+    fc1_latent_.emplace(sources, name / "fc1_latent_proj");
+    fc2_latent_.emplace(sources, name / "fc2_latent_proj");
   }
 }
 

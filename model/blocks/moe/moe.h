@@ -24,7 +24,7 @@ struct MoeRecord final : MixerRecord {
 ///     y = fc2(sum_j w_j expert_j(fc1(x))) + shared(x),  fc1 and fc2 only in models with a latent width
 class MoeMixer final : public Mixer {
  public:
-  MoeMixer(const MixerSources& sources, const std::string& name);
+  MoeMixer(const MixerSources& sources, const TensorName& name);
   Var forward(Context& ctx, const Var& x, const MixerCall& call) override;
   std::unique_ptr<MixerRecord> make_record() const override;
 

@@ -10,14 +10,14 @@ using namespace nemocube::testing;
 
 namespace {
 
-NemotronHConfig moe_config(bool latent) {
-  NemotronHConfig config = tiny_config("E");
-  config.moe_latent_size = latent ? 7 : 0;
+ModelConfig moe_config(bool latent) {
+  ModelConfig config = tiny_config("E");
+  config.moe.latent_size = latent ? 7 : 0;
   return config;
 }
 
 /// A norm and an MoE block with its residual sum.
-NemotronH one_block(const NemotronHConfig& config, DType dtype, Device device) {
+Stack one_block(const ModelConfig& config, DType dtype, Device device) {
   return {config, dtype, device, {{{0, 1, false, false}}, {}}};
 }
 
@@ -26,7 +26,7 @@ struct Pass {
   std::vector<Tensor> gradients;
 };
 
-Pass forward_backward(NemotronH& model, const Tensor& rows, const Tensor& dy, const Sequences& sequences) {
+Pass forward_backward(Stack& model, const Tensor& rows, const Tensor& dy, const Sequences& sequences) {
   const Var x = make_result(rows.to(model.device()), true);
   const Tensor own_dy = dy.to(model.device());
   reset_host_waits();
@@ -55,12 +55,12 @@ TEST_CASE("moe: a block on a device has the bits of the CPU, and the host waits 
         CAPTURE(dtype);
         CAPTURE(latent);
         CAPTURE(checkpointing);
-        const NemotronHConfig config = moe_config(latent);
-        NemotronH on_cpu = one_block(config, dtype, Device::cpu),
-                  guarded = one_block(config, dtype, Device::guard);
+        const ModelConfig config = moe_config(latent);
+        Stack on_cpu = one_block(config, dtype, Device::cpu),
+              guarded = one_block(config, dtype, Device::guard);
         randomise(on_cpu, 5);
         copy_weights(guarded, on_cpu);
-        for (NemotronH* model : {&on_cpu, &guarded}) {
+        for (Stack* model : {&on_cpu, &guarded}) {
           RouterOptions& o = model->moe_layers().at(0)->router();
           o.aux_loss_coef = 0.3;
           o.seq_aux_loss_coef = 0.2;
@@ -97,10 +97,10 @@ TEST_CASE("moe: a block on cuda is close to that of the CPU, and the host waits 
         CAPTURE(dtype);
         CAPTURE(latent);
         CAPTURE(losses);
-        const NemotronHConfig config = moe_config(latent);
-        NemotronH on_cpu = one_block(config, dtype, Device::cpu);
+        const ModelConfig config = moe_config(latent);
+        Stack on_cpu = one_block(config, dtype, Device::cpu);
         randomise(on_cpu, 5);
-        const auto prepare = [&](NemotronH& model) {
+        const auto prepare = [&](Stack& model) {
           copy_weights(model, on_cpu);
           RouterOptions& o = model.moe_layers().at(0)->router();
           o.aux_loss_coef = losses ? 0.3 : 0;
@@ -109,9 +109,8 @@ TEST_CASE("moe: a block on cuda is close to that of the CPU, and the host waits 
           o.z_loss_coef = losses ? 0.1 : 0;
           model.activation_checkpointing = losses;
         };
-        NemotronH first = one_block(config, dtype, Device::cuda),
-                  second = one_block(config, dtype, Device::cuda);
-        for (NemotronH* model : {&first, &second, &on_cpu}) prepare(*model);
+        Stack first = one_block(config, dtype, Device::cuda), second = one_block(config, dtype, Device::cuda);
+        for (Stack* model : {&first, &second, &on_cpu}) prepare(*model);
         const Tensor rows = random_tensor({19, config.hidden_size}, dtype, 6),
                      dy = random_tensor({19, config.hidden_size}, dtype, 7);
         const Pass want = forward_backward(on_cpu, rows, dy, sequences),

@@ -6,14 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "model/blocks/adapter.h"
 #include "model/blocks/linear.h"
 #include "model/blocks/moe/moe.h"
 #include "model/config.h"
+#include "model/front/token_front.h"
+#include "model/norm.h"
 #include "model/parameters.h"
-#include "ops/cross_entropy/grad_scale.h"
-#include "ops/cross_entropy/labels.h"
-#include "ops/vocabulary_part.h"
+#include "model/tail/language_tail.h"
 
 namespace nemocube {
 
@@ -21,17 +20,19 @@ namespace nemocube {
 struct DecodeState {
   std::vector<std::unique_ptr<MixerState>> blocks;
 };
-/// What the blocks of a chunk note of one training microbatch, one entry for each block, null where there is nothing.
+/// What the blocks of a chunk note of one training microbatch, one entry for each block, null where there is
+/// nothing.
 using BlockRecords = std::vector<std::unique_ptr<MixerRecord>>;
 /// The records of the MoE blocks, in their order.
 std::vector<MoeRecord*> moe_records(const BlockRecords& records);
 
-/// Called around the work of each block, by its number in the whole model, but for those of multi-token prediction.
-/// Sharded data parallelism gathers and releases weights here and reduces gradients. A block has no backward pass to
-/// call for while nothing is recorded, or where neither the block nor anything before it is trained.
+/// Called around the work of each block, by its number in the whole model, but for those of multi-token
+/// prediction. Sharded data parallelism gathers and releases weights here and reduces gradients. A block has
+/// no backward pass to call for while nothing is recorded, or where neither the block nor anything before it
+/// is trained.
 ///
-/// A block's own parameters are those of its mixer. The norms belong to no block: the residual sum of one block
-/// and the norm of the next are one operation.
+/// A block's own parameters are those of its mixer. The norms belong to no block: the residual sum of one
+/// block and the norm of the next are one operation.
 class BlockHooks {
  public:
   virtual ~BlockHooks() = default;
@@ -40,8 +41,8 @@ class BlockHooks {
   /// Under activation checkpointing the replay lies between these two, and has no forward hooks of its own.
   virtual void before_backward(std::int64_t block) = 0;
   virtual void after_backward(std::int64_t block) = 0;
-  /// The block's own parameters have their gradients of this pass; later than after_backward where weight work
-  /// is deferred (Tape).
+  /// The block's own parameters have their gradients of this pass; later than after_backward where weight
+  /// work is deferred (Tape).
   virtual void gradients_written(std::int64_t block) = 0;
 };
 
@@ -62,14 +63,15 @@ struct MtpInput {
   BlockRecords* records = nullptr;  ///< make_mtp_records() for the microbatch, in training
 };
 
-/// NemotronH: embeddings, blocks x <- x + mixer(rmsnorm(x)), final norm, lm_head. Runs on one device.
-/// Source: Hugging Face NemotronHForCausalLM; equations in docs/.
-class NemotronH {
+/// A stack of blocks on one device: a front, through which rows enter (embeddings), blocks x <- x +
+/// mixer(norm(x)), and a tail, through which rows leave (final norm, head, loss). A block may also have a
+/// norm behind its mixer (Residual). Source: equations in docs/.
+class Stack {
  public:
   /// Parameters are uninitialised: load them or call initialise().
-  NemotronH(const NemotronHConfig& config, DType dtype, Device device, ModelPart part = {});
-  NemotronH(const NemotronH&) = delete;
-  NemotronH& operator=(const NemotronH&) = delete;
+  Stack(const ModelSetup& setup, DType dtype, Device device, ModelPart part = {});
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
 
   /// The blocks of a chunk, in order. Returns the hidden states after the final norm [T, hidden], or, where
   /// the chunk does not end with the head, the residual sum [T, hidden]. Writes no gradient: a tape that is
@@ -79,30 +81,35 @@ class NemotronH {
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr) {
     return forward(ctx, {.ids = ids, .residual = {}, .sequences = sequences, .state = state});
   }
-  /// hidden [R, hidden] -> logits [R, tokens of lm_head] in f32 (f64 for f64). Not differentiable; see loss().
+  /// hidden [R, hidden] -> logits [R, tokens of lm_head] in f32 (f64 for f64). Not differentiable; see
+  /// loss().
   Tensor logits(const Tensor& hidden) const;
   /// Sum of the cross-entropy over labelled rows (label -100: not labelled), [] in f32 (f64 for f64). While
   /// recording, gradients are those of grad_scale times the sum; backward must start from 1. Full logits
   /// never exist. The gradient of lm_head is written at once, so the loss is the first work of backward.
   /// Where the vocabulary is cut, all ranks get the same loss; the caller adds their gradients of `hidden`.
   ///
-  /// `hidden` are rows as forward() returns them, `labels` those of all rows after the transform "lm_head.input".
+  /// `hidden` are rows as forward() returns them, `labels` those of all rows after the transform at
+  /// head_name() / "input".
   Var loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
            const GradScale& grad_scale);
 
   /// Multi-token prediction, where the part has the head: the hidden states h^k [T, hidden] of each depth of
-  /// NemotronHConfig::mtp, from `hidden`, which forward() has returned. Their losses are those of loss(), with labels
-  /// rolled() by k. Depth k computes, with e = embeddings of its ids,
+  /// ModelChoices::mtp, from `hidden`, which forward() has returned. Their losses are those of loss(), with
+  /// labels rolled() by k. Depth k computes, with e = embeddings of its ids,
   ///     f = eh_proj [enorm(e), hnorm(h^(k-1))],  blocks f <- f + mixer(rmsnorm(f)),  h^k = final_layernorm(f)
   /// Source: docs/mtp.md.
   std::vector<Var> predict_ahead(Context& ctx, const Var& hidden, const MtpInput& input);
-  /// Of the blocks of each depth, one depth after another. The depths of a repeated layer have records of their own.
+  /// Of the blocks of each depth, one depth after another. The depths of a repeated layer have records of
+  /// their own.
   BlockRecords make_mtp_records() const;
 
   DecodeState make_state(std::int64_t sequences) const;
   BlockRecords make_records(std::size_t chunk = 0) const;
 
-  const NemotronHConfig& config() const { return config_; }
+  const ModelSetup& setup() const { return setup_; }
+  const ModelConfig& config() const { return setup_.config; }
+  const ModelChoices& choices() const { return setup_.choices; }
   DType dtype() const { return dtype_; }
   Device device() const { return parameters_.device(); }
   ParameterStore& parameters() { return parameters_; }
@@ -113,6 +120,9 @@ class NemotronH {
   template <class M>
   std::vector<M*> mixers() const;
   const TransformPoints& transform_points() const { return points_; }
+  TokenFront* front() { return front_ ? &*front_ : nullptr; }  ///< null where the part has no embeddings
+  LanguageTail* tail() { return tail_ ? &*tail_ : nullptr; }   ///< null where the part has no head
+  const LanguageTail* tail() const { return tail_ ? &*tail_ : nullptr; }
 
   bool activation_checkpointing = false;  ///< keep only each mixer's input; backward computes the rest again
   /// Labelled rows whose logits exist at once. The constructor sets as many as make 16 MiB in f32, at least
@@ -120,55 +130,51 @@ class NemotronH {
   std::int64_t loss_chunk_rows = 0;
   /// The tokens that enter a forward pass without state, where several devices share those of a microbatch.
   RowCut token_rows;
-  /// The rows of the embeddings and of lm_head, where they are cut over ranks; the default is all.
-  VocabularyPart embedding_part, vocabulary_part;
   BlockHooks* hooks = nullptr;
 
  private:
   struct Layer {
-    std::int64_t number;  // in the whole model
-    const char* owner;    // of memory: "mamba block 3"
-    const Parameter* norm;
+    std::int64_t number;       // in the whole model
+    const char* owner;         // of memory: "mamba block 3"
+    std::optional<Norm> norm;  // none: that of the block before
+    std::optional<Norm> norm_after;
     bool trained;  // some parameter of the mixer
     std::unique_ptr<Mixer> mixer;
   };
   /// A depth of multi-token prediction that has weights.
   struct MtpDepth {
-    const Parameter *embedding_norm, *hidden_norm;
+    Norm embedding_norm, hidden_norm;
     std::unique_ptr<Linear> join;  // eh_proj
     std::vector<Layer> blocks;
-    const Parameter* final_norm;
+    Norm final_norm;
   };
   void add_mtp_depths();
-  Layer make_layer(std::int64_t number, const char* owner, const std::string& name, BlockKind kind);
+  Layer make_layer(std::int64_t number, const char* owner, const TensorName& name, BlockKind kind);
   /// Indices of the blocks of a chunk in blocks_.
   std::pair<std::size_t, std::size_t> blocks_of(std::size_t chunk) const;
   Var run_block(Context& ctx, const Layer& block, const Var& x, const MixerCall& call) const;
-  /// The blocks on the residual sum, and the norm behind them, or, where that is null, the residual sum. `call_of` says what
-  /// block i gets besides.
-  Var run_blocks(Context& ctx, std::span<const Layer> blocks, const Parameter* last_norm, Var residual,
+  /// The blocks on the residual sum, and the norm behind them, or, where that is null, the residual sum.
+  /// `call_of` says what block i gets besides.
+  Var run_blocks(Context& ctx, std::span<const Layer> blocks, const Norm* last_norm, Var residual,
                  const std::function<MixerCall(std::size_t)>& call_of) const;
-  /// `depth`: of multi-token prediction; 0: what enters the blocks. Where the sequences are numbered, as in training, the rows
-  /// have the noise of the config, other noise for each depth.
+  /// `depth`: of multi-token prediction; 0: what enters the blocks.
   Var embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut,
             std::size_t depth = 0) const;
 
-  NemotronHConfig config_;
+  ModelSetup setup_;
   DType dtype_;
   ModelPart part_;
   ParameterStore parameters_;
   TransformPoints points_;
-  Transform embeddings_output_, lm_head_input_;
-  RowCut embeddings_rows_;
-  const Parameter *embeddings_ = nullptr, *final_norm_ = nullptr, *lm_head_ = nullptr;
-  std::optional<Adapter> head_adapter_;
+  std::optional<TokenFront> front_;
+  std::optional<LanguageTail> tail_;
   std::vector<Layer> blocks_;
   std::vector<MtpDepth> mtp_depths_;
   std::vector<MoeMixer*> moe_layers_;
 };
 
 template <class M>
-std::vector<M*> NemotronH::mixers() const {
+std::vector<M*> Stack::mixers() const {
   std::vector<M*> found;
   const auto add = [&](const std::vector<Layer>& blocks) {
     for (const Layer& block : blocks)

@@ -1,0 +1,43 @@
+#include "data/hf/families/family.h"
+
+#include <algorithm>
+#include <array>
+
+#include "data/hf/families/nemotron_h/nemotron_h.h"
+
+namespace nemocube {
+
+std::span<const Family* const> families() {
+  static constexpr std::array all{&nemotron_h_family};
+  return all;
+}
+
+const Family* find_family(const JsonView& config) {
+  const auto first = [](auto&& fits) {
+    const auto found = std::ranges::find_if(families(), fits);
+    return found == families().end() ? nullptr : *found;
+  };
+  if (const auto type = config.find("model_type"))
+    return first([&](const Family* family) { return family->model_type == type->string(); });
+  const auto classes = config.find("architectures");
+  if (!classes) return nullptr;
+  for (const JsonView& name : classes->elements())
+    if (const Family* family = first([&](const Family* f) { return f->has_class(name.string()); }))
+      return family;
+  return nullptr;
+}
+
+const Family& family_of(const ModelConfig& config) {
+  const auto found = std::ranges::find(families(), config.names, &Family::names);
+  expect(found != families().end(), "a config with names of no family");
+  return **found;
+}
+
+std::string model_types() {
+  std::string text;
+  for (const Family* family : families())
+    text += cat(text.empty() ? "\"" : " or \"", family->model_type, '"');
+  return text;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,44 @@
+#pragma once
+#include <compare>
+#include <cstdint>
+#include <set>
+
+#include "model/lora.h"
+#include "model/tensor_name.h"
+
+/// What a run chooses of a model, beside the model's config. config.json has no such keys.
+namespace nemocube {
+
+/// How a run trains multi-token prediction (docs/mtp.md).
+struct MtpTraining {
+  /// How many depths are predicted and trained. 0: none, and their tensors in files are carried unchanged.
+  std::int64_t depths = 0;
+  bool repeated = false;        ///< all depths are one, whose weights are applied once for each depth
+  double scaling_factor = 0.1;  ///< beta of the total loss: L + beta / depths * sum_k L_k
+
+  std::int64_t stored_depths() const { return repeated && depths > 0 ? 1 : depths; }  ///< that have weights
+  auto operator<=>(const MtpTraining&) const = default;
+};
+
+/// How a run adds noise to the output of the embeddings in training (NEFTune, docs/recipe.md).
+///
+/// The noise is uniform in +-alpha / sqrt(S H), with S tokens in a padded row (Sequences::padded_length) and
+/// hidden size H.
+struct NoiseTraining {
+  double alpha = 0;  ///< 0: no noise
+  std::uint64_t seed = 0;
+  bool operator==(const NoiseTraining&) const = default;
+};
+
+/// What a run trains and adds. A default one trains the whole model as config.json describes it, without its
+/// multi-token prediction.
+struct ModelChoices {
+  std::set<TensorName> frozen;  ///< tensors that are not trained
+  LoraAdapters lora;
+  NoiseTraining noise;
+  MtpTraining mtp;  ///< where `depths` is above 0, ModelConfig::num_nextn_predict_layers is stored_depths()
+
+  bool operator==(const ModelChoices&) const = default;
+};
+
+}  // namespace nemocube

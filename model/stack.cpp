@@ -1,0 +1,168 @@
+#include "model/stack.h"
+
+#include <algorithm>
+
+#include "core/allocation_owner.h"
+#include "core/trace.h"
+#include "model/block_passes.h"
+#include "model/blocks/block_type.h"
+#include "ops/view/view.h"
+
+namespace nemocube {
+namespace {
+
+// On the CPU, the logits of a chunk should stay in cache. On CUDA, every chunk reads and writes the whole f32
+// gradient of lm_head: with 2048 rows, its products have 1500 operations for each byte of that, five times
+// what an H100 does in the time of a byte.
+std::int64_t default_loss_chunk_rows(std::int64_t vocabulary, Device device) {
+  const std::int64_t logits = device.is_cuda() ? 256 << 20 : 4 << 20, most = device.is_cuda() ? 2048 : 512;
+  return std::clamp<std::int64_t>(logits / vocabulary, 256, most);
+}
+
+}  // namespace
+
+Stack::Stack(const ModelSetup& setup, DType dtype, Device device, ModelPart part)
+    : setup_((setup.validate(), setup)),
+      dtype_(dtype),
+      part_(std::move(part)),
+      parameters_(setup_, dtype, device, part_) {
+  loss_chunk_rows = default_loss_chunk_rows(config().vocab_size, device);
+  if (part_.embeddings()) front_.emplace(setup_, parameters_, points_);
+  if (part_.head()) tail_.emplace(setup_, parameters_, points_);
+  for (std::int64_t i = 0; i < config().num_layers(); ++i) {
+    const TensorName name = block_name(i);
+    if (!part_.has(name)) continue;
+    const BlockKind kind = config().blocks[static_cast<std::size_t>(i)];
+    blocks_.push_back(make_layer(i, kept_name(cat(kind, " block ", i)), name, kind));
+  }
+  for (std::size_t chunk = 0; chunk < part_.chunks.size(); ++chunk)
+    if (const auto [first, end] = blocks_of(chunk); first < end)
+      expect(blocks_[first].norm.has_value(), "block ", blocks_[first].number,
+             " shares the norm of a block that is not here");
+  if (part_.head()) add_mtp_depths();
+}
+
+Stack::Layer Stack::make_layer(std::int64_t number, const char* owner, const TensorName& name,
+                               BlockKind kind) {
+  const BlockConfig& sizes = config().of_tensor(name);
+  Layer layer{number,
+              owner,
+              {},
+              {},
+              trains_mixer(setup_, name, kind),
+              kind->make({setup_, sizes, parameters_, points_}, mixer_of(name))};
+  if (sizes.residual != Residual::shared_norm) layer.norm.emplace(config(), parameters_, name / "norm");
+  if (sizes.residual == Residual::norm_before_and_after)
+    layer.norm_after.emplace(config(), parameters_, name / post_norm);
+  if (auto* moe = dynamic_cast<MoeMixer*>(layer.mixer.get())) moe_layers_.push_back(moe);
+  return layer;
+}
+
+Var Stack::run_block(Context& ctx, const Layer& block, const Var& x, const MixerCall& call) const {
+  // The closures of a checkpoint outlive this call.
+  const Block mixer = [&m = *block.mixer, sequences = call.sequences, state = call.state,
+                       record = call.record](Context& c, const Var& in) {
+    return m.forward(c, in, {sequences, state, record});
+  };
+  const bool backward = ctx.tape && (block.trained || x.needs_grad());
+  const auto run = [&] {
+    return activation_checkpointing && backward ? checkpoint(ctx, "block", mixer, x) : mixer(ctx, x);
+  };
+  if (!hooks || block.number >= config().num_layers()) return run();  // multi-token prediction has none
+  hooks->before_forward(block.number);
+  if (backward)
+    ctx.tape->record("block", [h = hooks, i = block.number, tape = ctx.tape] {
+      h->after_backward(i);
+      tape->weight_work([h, i] { h->gradients_written(i); });
+    });
+  const Var y = run();
+  if (backward) ctx.tape->record("block", [h = hooks, i = block.number] { h->before_backward(i); });
+  hooks->after_forward(block.number);
+  return y;
+}
+
+std::pair<std::size_t, std::size_t> Stack::blocks_of(std::size_t chunk) const {
+  const ModelChunk& c = part_.chunks.at(chunk);
+  const auto first = std::ranges::lower_bound(blocks_, c.first_block, {}, &Layer::number);
+  const auto end = std::ranges::lower_bound(blocks_, c.end_block, {}, &Layer::number);
+  return {first - blocks_.begin(), end - blocks_.begin()};
+}
+
+Var Stack::forward(Context& ctx, const ForwardInput& input) {
+  const Sequences& sequences = input.sequences;
+  const ModelChunk& chunk = part_.chunks.at(input.chunk);
+  const auto [first, end] = blocks_of(input.chunk);
+  const AllocationOwner embeddings("embeddings");
+  Var residual =
+      chunk.embeddings ? embed(ctx, input.ids, sequences, token_rows && !input.state) : input.residual;
+  const auto call_of = [&](std::size_t i) -> MixerCall {
+    return {sequences, input.state ? input.state->blocks[first + i].get() : nullptr,
+            input.records ? (*input.records)[i].get() : nullptr};
+  };
+  return run_blocks(ctx, std::span(blocks_).subspan(first, end - first),
+                    chunk.head ? &tail_->norm() : nullptr, std::move(residual), call_of);
+}
+
+Var Stack::embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut,
+                 std::size_t depth) const {
+  (cut ? token_rows(sequences) : sequences).check("model", ids.numel());
+  return (*front_)(ctx, ids, sequences, depth);
+}
+
+Var Stack::run_blocks(Context& ctx, std::span<const Layer> blocks, const Norm* last_norm, Var residual,
+                      const std::function<MixerCall(std::size_t)>& call_of) const {
+  // Null for a block that shares the norm of the one before, and where the residual sum is returned.
+  const auto norm_before = [&](std::size_t i) -> const Norm* {
+    if (i == blocks.size()) return last_norm;
+    return blocks[i].norm ? &*blocks[i].norm : nullptr;
+  };
+  if (!norm_before(0)) return residual;
+  Var normed = (*norm_before(0))(ctx, residual);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const Layer& block = blocks[i];
+    const AllocationOwner owner(block.owner);
+    const trace::Span span(trace::Category::forward, block.owner, {{"layer", block.number}});
+    Var out = run_block(ctx, block, normed, call_of(i));
+    if (block.norm_after) out = (*block.norm_after)(ctx, out);
+    const Norm* next = norm_before(i + 1);
+    if (!next) {
+      residual = add(ctx, out, residual);
+      if (i + 1 == blocks.size()) return residual;
+      continue;
+    }
+    // One operation adds this block to the residual stream and applies the norm of the next block.
+    const ResidualNorm sum = next->of_sum(ctx, out, residual);
+    residual = sum.sum;
+    normed = sum.normed;
+  }
+  return normed;
+}
+
+Tensor Stack::logits(const Tensor& hidden) const { return tail_->logits(hidden); }
+
+Var Stack::loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
+                const GradScale& grad_scale) {
+  return tail_->loss(ctx, hidden, labels, sequences, grad_scale, loss_chunk_rows);
+}
+
+DecodeState Stack::make_state(std::int64_t sequences) const {
+  DecodeState state;
+  for (const Layer& block : blocks_) state.blocks.push_back(block.mixer->make_state(sequences));
+  return state;
+}
+
+std::vector<MoeRecord*> moe_records(const BlockRecords& records) {
+  std::vector<MoeRecord*> found;
+  for (const auto& record : records)
+    if (auto* moe = dynamic_cast<MoeRecord*>(record.get())) found.push_back(moe);
+  return found;
+}
+
+BlockRecords Stack::make_records(std::size_t chunk) const {
+  BlockRecords records;
+  const auto [first, end] = blocks_of(chunk);
+  for (std::size_t i = first; i < end; ++i) records.push_back(blocks_[i].mixer->make_record());
+  return records;
+}
+
+}  // namespace nemocube

@@ -1,0 +1,38 @@
+#include "model/tail/language_tail.h"
+
+#include "core/allocation_owner.h"
+#include "core/trace.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "ops/matmul/matmul.h"
+
+namespace nemocube {
+
+LanguageTail::LanguageTail(const ModelSetup& setup, ParameterStore& parameters, TransformPoints& points)
+    : norm_(setup.config, parameters, final_norm_name()),
+      head_(&parameters.get(setup.config.head_module() / "weight")) {
+  if (Adapter adapter(setup, parameters, head_name()); adapter) adapter_.emplace(std::move(adapter));
+  points.emplace(head_name() / "input",
+                 TransformPoint{&input_, PointPlace::way_in, setup.config.head_module(),
+                                adapter_ ? adapter_->rows() : nullptr});
+}
+
+Tensor LanguageTail::logits(const Tensor& hidden) const {
+  const Tensor& weight = head_->value;
+  const Tensor out =
+      Tensor::empty({hidden.rows(), weight.dim(0)}, accumulate_dtype(weight.dtype()), hidden.device());
+  matmul({out, Into::set}, hidden, false, weight, true);
+  if (adapter_) add_lora_values(out, hidden, adapter_->branch());
+  return out;
+}
+
+Var LanguageTail::loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
+                       const GradScale& grad_scale, std::int64_t chunk_rows) const {
+  const AllocationOwner owner("loss");
+  const trace::Span span(trace::Category::forward, "loss");
+  const Var rows = apply(input_, ctx, hidden, sequences);
+  const LoraBranch adapter = adapter_ ? adapter_->branch(sequences, rows.value().device()) : LoraBranch();
+  return linear_cross_entropy(ctx, rows, head_->var(), labels, grad_scale, chunk_rows, part,
+                              adapter_ ? &adapter : nullptr);
+}
+
+}  // namespace nemocube

@@ -1,0 +1,104 @@
+#pragma once
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+/// Names of a model's tensors and modules as values. Texts are for files, messages and patterns that people
+/// write.
+namespace nemocube {
+
+/// The part of a model that a tensor or module belongs to.
+enum class NamePart : std::uint8_t {
+  front,       ///< how rows enter: embeddings
+  block,       ///< what block i has around its mixer: norms
+  mixer,       ///< the mixer of block i
+  tail,        ///< how rows leave: the final norm, the head
+  depth,       ///< multi-token prediction: what block i of all depths has around its mixer
+  depth_mixer  ///< the mixer of that block
+};
+
+/// The name of a tensor, or of a module: of a weight the name without ".weight".
+struct TensorName {
+  NamePart part = NamePart::front;
+  /// The block's number, in `block` and `mixer` among the blocks of the model, in `depth` and `depth_mixer`
+  /// among those of all depths, one depth after another; 0 in `front` and `tail`.
+  std::int64_t block = 0;
+  std::string
+      member;  ///< below the part: "in_proj.weight", "experts.up_proj", "norm.weight"; empty: the part itself
+
+  /// The name of a member of this module.
+  TensorName operator/(std::string_view inner) const;
+  /// The module of a weight: the member without ".weight".
+  TensorName module() const;
+  /// The module that has this member: "experts" of "experts.up_proj", and of "q_proj" its mixer.
+  TensorName around() const;
+  /// The part of the model that has the member.
+  TensorName whole() const { return {part, block, ""}; }
+  bool in_mixer() const { return part == NamePart::mixer || part == NamePart::depth_mixer; }
+  bool in_depth() const { return part == NamePart::depth || part == NamePart::depth_mixer; }
+  /// The number of the block of the model; nothing in parts other than `block` and `mixer`.
+  std::optional<std::int64_t> block_of_model() const;
+
+  auto operator<=>(const TensorName&) const = default;
+  bool operator==(const TensorName&) const = default;
+};
+
+inline TensorName block_name(std::int64_t block, std::string_view member = "") {
+  return {NamePart::block, block, std::string(member)};
+}
+inline TensorName mixer_name(std::int64_t block, std::string_view member = "") {
+  return {NamePart::mixer, block, std::string(member)};
+}
+inline TensorName depth_name(std::int64_t block, std::string_view member = "") {
+  return {NamePart::depth, block, std::string(member)};
+}
+/// The mixer of a block: `block` is block_name(i) or depth_name(i).
+TensorName mixer_of(const TensorName& block);
+
+/// The modules outside blocks. A weight is embeddings_name() / "weight".
+TensorName embeddings_name();
+TensorName final_norm_name();
+TensorName head_name();
+
+/// The norm behind a mixer (Residual in model/blocks/block_config.h); the one before it is "norm".
+inline constexpr const char* post_norm = "post_norm";
+/// Modules of multi-token prediction (docs/mtp.md): of the first block of a depth the norms of what enters
+/// and the layer that joins both, of its last block the norm behind it.
+inline constexpr const char *mtp_embedding_norm = "enorm", *mtp_hidden_norm = "hnorm", *mtp_join = "eh_proj",
+                            *mtp_final_norm = "final_layernorm";
+
+/// A row of a table of names: how members of a part are spelled.
+struct NameRow {
+  NamePart part;
+  std::string_view member;  ///< this member and what is below it; empty: every member of the part
+  std::string_view text;    ///< "{}" stands for the number of the block
+};
+
+/// How a family of models spells names. Of the rows of a part the first that fits counts.
+class NameTable {
+ public:
+  /// `stacks`: the members of mixers of which files may hold one tensor for each expert.
+  constexpr NameTable(std::span<const NameRow> rows, std::span<const std::string_view> stacks)
+      : rows_(rows), stacks_(stacks) {}
+  /// "backbone.layers.3.mixer.in_proj.weight". Throws Error where no row fits, as pattern() does.
+  std::string text(const TensorName& name) const;
+  /// With `*` in the place of the block's number: "backbone.layers.*.mixer.in_proj"
+  std::string pattern(const TensorName& name) const;
+  /// The name that is spelled so; nothing where no row fits.
+  std::optional<TensorName> find(std::string_view text) const;
+  /// Whether the text is that of a stack of experts.
+  bool is_stack(std::string_view text) const;
+
+ private:
+  std::string spell(const TensorName& name, std::string_view number) const;
+  std::span<const NameRow> rows_;
+  std::span<const std::string_view> stacks_;
+};
+
+/// The names that a config has unless a family brings others: those of the files of nemotron_h models.
+extern const NameTable usual_names;
+
+}  // namespace nemocube
