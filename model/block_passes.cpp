@@ -14,6 +14,10 @@ bool trains(const ModelSetup& setup, const TensorName& tensor) {
 bool trains_weight(const ModelSetup& setup, const TensorName& module) {
   return trains(setup, module / "weight");
 }
+bool trains_norm(const ModelSetup& setup, const TensorName& module) {
+  return trains_weight(setup, module) ||
+         (setup.config.norm == NormKind::layernorm && trains(setup, module / "bias"));
+}
 
 bool trains_adapter(const ModelSetup& setup, const TensorName& module) {
   return setup.choices.lora.modules.contains(module) &&
@@ -35,14 +39,14 @@ std::vector<BlockPass> passes_of(const ModelSetup& setup, bool residual, TensorN
   bool input = false;  // of the mixer: what enters it has a gradient
   for (const BlockKind kind : blocks) {
     const Residual form = setup.config.of_tensor(block).residual;
-    if (form != Residual::shared_norm) input = residual || trains_weight(setup, block / "norm");
+    if (form != Residual::shared_norm) input = residual || trains_norm(setup, block / "norm");
     const bool backward = input || trains_mixer(setup, block, kind),
-               after = form == Residual::norm_before_and_after && trains_weight(setup, block / post_norm);
+               after = form == Residual::norm_before_and_after && trains_norm(setup, block / post_norm);
     passes.push_back({backward, input});
     residual = residual || backward || after;
     ++block.block;
   }
-  const bool last = residual || trains_weight(setup, last_norm);
+  const bool last = residual || trains_norm(setup, last_norm);
   passes.push_back({last, last});
   return passes;
 }
@@ -78,8 +82,8 @@ std::vector<DepthPasses> mtp_passes(const ModelSetup& setup, const ModelChunk& c
     const TensorName first = depth_name(mtp.repeated ? 0 : k * blocks),
                      last = depth_name(first.block + blocks - 1), join = first / mtp_join;
     const bool enters = hidden || trains_weight(setup, embeddings_name()) ||
-                        trains_weight(setup, first / mtp_embedding_norm) ||
-                        trains_weight(setup, first / mtp_hidden_norm),
+                        trains_norm(setup, first / mtp_embedding_norm) ||
+                        trains_norm(setup, first / mtp_hidden_norm),
                joined = enters || trains_weight(setup, join) || trains_adapter(setup, join);
     depths.push_back({{joined, enters}, passes_of(setup, joined, first, kinds, last / mtp_final_norm)});
     hidden = depths.back().blocks.back().backward;

@@ -163,6 +163,7 @@ void check_own_configs(const ModelConfig& c) {
     };
     check("hidden_size", own.hidden_size, c.hidden_size);
     check("layer_norm_epsilon", own.layer_norm_epsilon, c.layer_norm_epsilon);
+    require(own.norm == c.norm, "block ", number, ": norm: want that of the whole model");
   }
 }
 
@@ -241,10 +242,10 @@ class SpecList {
   explicit SpecList(const ModelSetup& setup) : c_(setup.config), lora_(setup.choices.lora) {}
   std::vector<TensorSpec> take() { return std::move(specs_); }
 
-  /// The weight of a module.
+  /// The weight of a module, or another member.
   void add(const TensorName& module, const Shape& shape, InitialLaw law, const CutRule& cut,
-           bool linear = false) {
-    add({.id = module / "weight",
+           bool linear = false, std::string_view member = "weight") {
+    add({.id = module / member,
          .name = {},
          .shape = shape,
          .linear = linear,
@@ -252,7 +253,12 @@ class SpecList {
          .module = module,
          .cut = &cut});
   }
-  void add_norm(const TensorName& module) { add(module, {c_.hidden_size}, InitialLaw::one, of_norms); }
+  void add_norm(const TensorName& module) {
+    const bool from_zero = c_.norm == NormKind::rmsnorm_one_plus_w;
+    add(module, {c_.hidden_size}, from_zero ? InitialLaw::zero : InitialLaw::one, of_norms);
+    if (c_.norm == NormKind::layernorm)
+      add(module, {c_.hidden_size}, InitialLaw::zero, of_norms, false, "bias");
+  }
 
   void add_block(const TensorName& block, BlockKind kind) {
     const Residual residual = c_.of_tensor(block).residual;

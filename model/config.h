@@ -61,7 +61,7 @@ struct ModelConfig : BlockConfig {
   std::optional<std::int64_t> pad_token_id = 0, bos_token_id = 1;
   std::vector<std::int64_t> eos_token_id{2};
   std::optional<DType> dtype;             ///< of the stored weights, as config.json says; f16 appears as f32
-  const NameTable* names = &usual_names;  ///< how the model's files spell names; lives as long as the program
+  ModelNames names;                       ///< as the model's files spell them
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(blocks.size()); }
   bool has(BlockKind kind) const;  ///< in `blocks`, or in `mtp_blocks` when they are in use
@@ -77,7 +77,7 @@ struct ModelConfig : BlockConfig {
   /// The kind of the block to which this tensor or module belongs, those of multi-token prediction included;
   /// nothing for those of no block.
   std::optional<BlockKind> kind_of(const TensorName& name) const;
-  std::string text(const TensorName& name) const { return names->text(name); }
+  std::string text(const TensorName& name) const { return names.text(name); }
   /// The module that has the weight of the head: the embeddings where these are tied.
   TensorName head_module() const { return tie_word_embeddings ? embeddings_name() : head_name(); }
 

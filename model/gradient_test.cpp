@@ -75,6 +75,67 @@ TEST_CASE("model: gradients with a norm behind each mixer, or behind that of one
   check_model_gradients(config, 45);
 }
 
+TEST_CASE("model: gradients of each kind of norm, whose weights begin as their formulas want") {
+  for (const NormKind norm : {NormKind::rmsnorm_one_plus_w, NormKind::layernorm}) {
+    ModelConfig config = tiny_config("M*-");
+    config.norm = norm;
+    own_config(config, 1).residual = Residual::norm_before_and_after;
+    CAPTURE(static_cast<int>(norm));
+    check_model_gradients(config, 49);
+    Stack model(config, DType::f64, Device::cpu);
+    initialise(model, 50);
+    const bool from_zero = norm == NormKind::rmsnorm_one_plus_w;
+    for (const TensorName& module :
+         {block_name(0) / "norm", block_name(1) / post_norm, final_norm_name()}) {
+      for (const double w : model.parameters().get(module / "weight").value.to_vector())
+        CHECK(w == (from_zero ? 0 : 1));
+      const Parameter* bias = model.parameters().find(module / "bias");
+      CHECK((bias != nullptr) == (norm == NormKind::layernorm));
+      if (bias)
+        for (const double b : bias->value.to_vector()) CHECK(b == 0);
+    }
+  }
+}
+
+TEST_CASE("model: 1 + w is RMSNorm with that weight, and LayerNorm sees no constant that is added to a row") {
+  ModelConfig config = tiny_config("-*");
+  const TestBatch batch = random_batch(config, {7, 4}, 52);
+  Stack plain(config, DType::f64, Device::cpu);
+  randomise(plain, 51);
+  config.norm = NormKind::rmsnorm_one_plus_w;
+  Stack offset(config, DType::f64, Device::cpu);
+  for (Parameter& p : offset.parameters().all()) {
+    p.value.copy_from(plain.parameters().get(p.id).value);
+    if (!p.id.member.ends_with("norm.weight")) continue;
+    std::vector<double> less = p.value.to_vector();
+    for (double& w : less) w -= 1;
+    p.value.copy_from(Tensor::from(less, p.value.shape()));
+  }
+  CHECK(relative_error(hidden_of(offset, batch), hidden_of(plain, batch)) < 1e-14);
+
+  config.norm = NormKind::layernorm;
+  Stack centred(config, DType::f64, Device::cpu);
+  randomise(centred, 51);
+  const Tensor before = hidden_of(centred, batch).clone();
+  Tensor& embeddings = centred.parameters().get(embeddings_name() / "weight").value;
+  std::vector<double> shifted = embeddings.to_vector();
+  for (double& e : shifted) e += 3;
+  embeddings.copy_from(Tensor::from(shifted, embeddings.shape()));
+  CHECK(relative_error(hidden_of(centred, batch), before) < 1e-12);
+}
+
+TEST_CASE("model: a norm is trained by its weight or by its bias") {
+  ModelConfig config = tiny_config("M*");
+  config.norm = NormKind::layernorm;
+  ModelSetup setup(config);
+  for (const TensorSpec& spec : tensor_specs(setup)) setup.choices.frozen.insert(spec.id);
+  setup.choices.frozen.erase(block_name(1, "norm.bias"));
+  check_model_gradients(setup, 53);
+  ModelConfig other = config;
+  own_config(other, 1).norm = NormKind::rmsnorm;
+  CHECK_THROWS_WITH_AS(other.validate(), doctest::Contains("block 1: norm"), Error);
+}
+
 TEST_CASE("model: gradients of two mixers on one norm, whose outputs are added") {
   ModelConfig config = tiny_config("-M*-");
   own_config(config, 2).residual = Residual::shared_norm;

@@ -83,7 +83,7 @@ Parameter* ParameterStore::find(std::string_view text) {
 
 Parameter& ParameterStore::get(const TensorName& name) {
   Parameter* p = find(name);
-  expect(p != nullptr, "the model has no tensor '", names_->text(name), "'");
+  expect(p != nullptr, "the model has no tensor '", names_.text(name), "'");
   return *p;
 }
 

@@ -94,7 +94,7 @@ class ParameterStore {
 
  private:
   std::vector<Parameter> parameters_;
-  const NameTable* names_;
+  ModelNames names_;
   std::map<TensorName, std::size_t> index_;
   std::unordered_map<std::string, std::size_t> by_text_;
 };

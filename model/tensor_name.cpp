@@ -39,9 +39,19 @@ constexpr std::array usual_rows{
 
 constexpr std::array<std::string_view, 2> usual_stacks{"experts.up_proj", "experts.down_proj"};
 
+constexpr std::array usual_aliases{
+    NameAlias{"backbone.embedding", "backbone.embeddings"},
+    NameAlias{"model.embedding", "backbone.embeddings"},
+    NameAlias{"embedding", "backbone.embeddings"},
+    NameAlias{"embeddings", "backbone.embeddings"},
+    NameAlias{"layers", "backbone.layers"},
+    NameAlias{"norm_f", "backbone.norm_f"},
+    NameAlias{"model", "backbone"},
+};
+
 }  // namespace
 
-constinit const NameTable usual_names(usual_rows, usual_stacks);
+constinit const NameTable usual_names{usual_rows, usual_stacks, usual_aliases, "backbone", "model"};
 
 TensorName TensorName::operator/(std::string_view inner) const {
   return {part, block, joined(member, inner)};
@@ -70,9 +80,68 @@ TensorName embeddings_name() { return {NamePart::front, 0, "embeddings"}; }
 TensorName final_norm_name() { return {NamePart::tail, 0, "norm"}; }
 TensorName head_name() { return {NamePart::tail, 0, "head"}; }
 
-std::string NameTable::spell(const TensorName& name, std::string_view number) const {
-  for (const NameRow& row : rows_) {
-    if (row.part != name.part) continue;
+namespace {
+
+/// What a text says of a name: of a block or mixer, TensorName::block is the number of the layer.
+struct Spelled {
+  TensorName name;
+  int slot;
+};
+
+std::optional<Spelled> parse(const NameRow& row, std::string_view text) {
+  TensorName name{row.part, 0, ""};
+  const std::size_t mark = row.text.find(number_mark);
+  std::optional<std::string_view> rest;
+  if (mark == row.text.npos) {
+    rest = below(row.text, text);
+  } else if (const std::string_view front = row.text.substr(0, mark); text.starts_with(front)) {
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + mark, end, name.block);
+    if (error != std::errc() || name.block < 0) return std::nullopt;
+    const std::string_view after(stop, static_cast<std::size_t>(end - stop)),
+        back = row.text.substr(mark + number_mark.size());
+    if (after.starts_with(back)) rest = below(after.substr(back.size()));
+  }
+  if (!rest) return std::nullopt;
+  name.member = joined(row.member, *rest);
+  return Spelled{std::move(name), row.slot};
+}
+
+}  // namespace
+
+bool NameTable::is_stack(std::string_view text) const {
+  for (const NameRow& row : rows)
+    if (const std::optional<Spelled> found = parse(row, text))
+      return found->name.in_mixer() && std::ranges::find(stacks, found->name.member) != stacks.end();
+  return false;
+}
+
+bool NameTable::knows(std::string_view text) const {
+  return std::ranges::any_of(rows, [&](const NameRow& row) { return parse(row, text).has_value(); });
+}
+
+std::string NameTable::canonical(std::string_view text) const {
+  for (const NameAlias& alias : aliases)
+    if (const auto rest = below(alias.spelled, text)) return joined(alias.meant, *rest);
+  return std::string(text);
+}
+
+std::string NameTable::class_name(std::string_view canonical) const {
+  const auto rest = below(body, canonical);
+  return rest ? joined(class_body, *rest) : std::string(canonical);
+}
+
+LayerPlace ModelNames::place_of(const TensorName& name) const {
+  if (blocks_.empty() || !name.block_of_model()) return {name.block, 0};
+  require(name.block < std::ssize(blocks_), "the name of block ", name.block, " of a model with ",
+          blocks_.size(), " blocks");
+  return blocks_[static_cast<std::size_t>(name.block)];
+}
+
+std::string ModelNames::spell(const TensorName& name, const LayerPlace& place,
+                              std::string_view number) const {
+  for (const NameRow& row : table_->rows) {
+    if (row.part != name.part || row.slot != place.slot) continue;
     const auto rest = below(row.member, name.member);
     if (!rest) continue;
     std::string text(row.text);
@@ -83,34 +152,54 @@ std::string NameTable::spell(const TensorName& name, std::string_view number) co
   fail("a table of names has no row for member '", name.member, "' of part ", static_cast<int>(name.part));
 }
 
-std::string NameTable::text(const TensorName& name) const { return spell(name, std::to_string(name.block)); }
-std::string NameTable::pattern(const TensorName& name) const { return spell(name, "*"); }
+std::string ModelNames::text(const TensorName& name) const {
+  const LayerPlace place = place_of(name);
+  return spell(name, place, std::to_string(place.layer));
+}
+std::string ModelNames::pattern(const TensorName& name) const { return spell(name, place_of(name), "*"); }
 
-std::optional<TensorName> NameTable::find(std::string_view text) const {
-  for (const NameRow& row : rows_) {
-    TensorName name{row.part, 0, ""};
-    const std::size_t mark = row.text.find(number_mark);
-    std::optional<std::string_view> rest;
-    if (mark == row.text.npos) {
-      rest = below(row.text, text);
-    } else if (const std::string_view front = row.text.substr(0, mark); text.starts_with(front)) {
-      const char* const end = text.data() + text.size();
-      const auto [stop, error] = std::from_chars(text.data() + mark, end, name.block);
-      if (error != std::errc() || name.block < 0) continue;
-      const std::string_view after(stop, static_cast<std::size_t>(end - stop)),
-          back = row.text.substr(mark + number_mark.size());
-      if (after.starts_with(back)) rest = below(after.substr(back.size()));
-    }
-    if (!rest) continue;
-    name.member = joined(row.member, *rest);
+std::optional<TensorName> ModelNames::find(std::string_view text) const {
+  for (const NameRow& row : table_->rows) {
+    std::optional<Spelled> found = parse(row, text);
+    if (!found) continue;
+    TensorName& name = found->name;
+    if (blocks_.empty() || !name.block_of_model()) return name;
+    const LayerPlace place{name.block, found->slot};
+    const auto block = std::ranges::lower_bound(blocks_, place);
+    if (block == blocks_.end() || *block != place) continue;
+    name.block = block - blocks_.begin();
     return name;
   }
   return std::nullopt;
 }
 
-bool NameTable::is_stack(std::string_view text) const {
-  const std::optional<TensorName> name = find(text);
-  return name && name->in_mixer() && std::ranges::find(stacks_, name->member) != stacks_.end();
+std::string_view ModelNames::layer_prefix() const {
+  for (const NameRow& row : table_->rows)
+    if (const std::size_t mark = row.text.find(number_mark);
+        row.part == NamePart::block && mark != row.text.npos)
+      return row.text.substr(0, mark);
+  fail("a table of names has no row for blocks");
+}
+
+std::string ModelNames::layer_text(std::int64_t layer) const { return cat(layer_prefix(), layer); }
+
+std::optional<std::int64_t> ModelNames::find_layer(std::string_view text) const {
+  const std::string_view prefix = layer_prefix();
+  if (!text.starts_with(prefix)) return std::nullopt;
+  text.remove_prefix(prefix.size());
+  std::int64_t number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && stop == text.data() + text.size() && number >= 0 ? std::optional(number)
+                                                                                  : std::nullopt;
+}
+
+std::int64_t ModelNames::layers(std::int64_t blocks) const {
+  return blocks_.empty() ? blocks : blocks_.back().layer + 1;
+}
+
+std::int64_t ModelNames::first_block(std::int64_t layer) const {
+  if (blocks_.empty()) return layer;
+  return std::ranges::lower_bound(blocks_, layer, {}, &LayerPlace::layer) - blocks_.begin();
 }
 
 }  // namespace nemocube

@@ -5,6 +5,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 /// Names of a model's tensors and modules as values. Texts are for files, messages and patterns that people
 /// write.
@@ -70,35 +72,89 @@ inline constexpr const char* post_norm = "post_norm";
 inline constexpr const char *mtp_embedding_norm = "enorm", *mtp_hidden_norm = "hnorm", *mtp_join = "eh_proj",
                             *mtp_final_norm = "final_layernorm";
 
+/// Where a block of a model is in the model's files: a layer of the files may be several blocks, such as
+/// attention and MLP.
+struct LayerPlace {
+  std::int64_t layer = 0;
+  int slot = 0;  ///< which of the layer's blocks: the rows of a table of names tell slots apart
+
+  auto operator<=>(const LayerPlace&) const = default;
+};
+
 /// A row of a table of names: how members of a part are spelled.
 struct NameRow {
   NamePart part;
   std::string_view member;  ///< this member and what is below it; empty: every member of the part
-  std::string_view text;    ///< "{}" stands for the number of the block
+  std::string_view text;    ///< "{}" stands for the number of the layer
+  int slot = 0;             ///< of blocks and their mixers: LayerPlace::slot
 };
 
-/// How a family of models spells names. Of the rows of a part the first that fits counts.
-class NameTable {
- public:
-  /// `stacks`: the members of mixers of which files may hold one tensor for each expert.
-  constexpr NameTable(std::span<const NameRow> rows, std::span<const std::string_view> stacks)
-      : rows_(rows), stacks_(stacks) {}
-  /// "backbone.layers.3.mixer.in_proj.weight". Throws Error where no row fits, as pattern() does.
-  std::string text(const TensorName& name) const;
-  /// With `*` in the place of the block's number: "backbone.layers.*.mixer.in_proj"
-  std::string pattern(const TensorName& name) const;
-  /// The name that is spelled so; nothing where no row fits.
-  std::optional<TensorName> find(std::string_view text) const;
+/// Another spelling of a module: what begins with `spelled` means what begins with `meant`.
+struct NameAlias {
+  std::string_view spelled, meant;
+};
+
+/// How a family of models spells names. Of the rows of a part and slot the first that fits counts.
+struct NameTable {
+  std::span<const NameRow> rows;
+  /// The members of mixers of which files may hold one tensor for each expert.
+  std::span<const std::string_view> stacks = {};
+  /// Other spellings that files have. The first that fits counts.
+  std::span<const NameAlias> aliases = {};
+  /// The module around embeddings and blocks: "backbone".
+  std::string_view body = "model";
+  /// The same in the classes of Hugging Face and NeMo AutoModel, by which recipes and adapters name modules.
+  std::string_view class_body = "model";
+
   /// Whether the text is that of a stack of experts.
   bool is_stack(std::string_view text) const;
-
- private:
-  std::string spell(const TensorName& name, std::string_view number) const;
-  std::span<const NameRow> rows_;
-  std::span<const std::string_view> stacks_;
+  /// Whether a row fits the text, of whatever layer.
+  bool knows(std::string_view text) const;
+  /// The name as rows spell it, of one that they or an alias spell: "model.layers.0.norm" ->
+  /// "backbone.layers.0.norm". Other names stay as they are.
+  std::string canonical(std::string_view text) const;
+  /// The name with `class_body` in the place of `body`: "backbone.layers.0.norm" -> "model.layers.0.norm"
+  std::string class_name(std::string_view canonical) const;
 };
 
 /// The names that a config has unless a family brings others: those of the files of nemotron_h models.
 extern const NameTable usual_names;
+
+/// The names of a model: the table of its family, and where its blocks are in the files.
+class ModelNames {
+ public:
+  /// Each block is a layer of the files. The table lives as long as the program.
+  ModelNames(const NameTable& table = usual_names) : table_(&table) {}  // NOLINT: a table alone is such names
+  /// `blocks`: of each block in order, ascending by layer and slot.
+  ModelNames(const NameTable& table, std::vector<LayerPlace> blocks)
+      : table_(&table), blocks_(std::move(blocks)) {}
+
+  /// "backbone.layers.3.mixer.in_proj.weight". Throws Error where no row fits, as pattern() does.
+  std::string text(const TensorName& name) const;
+  /// With `*` in the place of the layer's number: "backbone.layers.*.mixer.in_proj"
+  std::string pattern(const TensorName& name) const;
+  /// The name that is spelled so; nothing where no row fits.
+  std::optional<TensorName> find(std::string_view text) const;
+  const NameTable& table() const { return *table_; }
+
+  /// Whether a layer of the files may be several blocks.
+  bool layered() const { return !blocks_.empty(); }
+  /// "backbone.layers.3": what the names of the layer's tensors begin with.
+  std::string layer_text(std::int64_t layer) const;
+  /// N of "backbone.layers.N"; nothing for other texts.
+  std::optional<std::int64_t> find_layer(std::string_view text) const;
+  /// Layers of the files that a model of so many blocks is.
+  std::int64_t layers(std::int64_t blocks) const;
+  /// The first block of a layer, or of the next one where it has none; behind all layers the number of blocks.
+  std::int64_t first_block(std::int64_t layer) const;
+  bool operator==(const ModelNames&) const = default;
+
+ private:
+  LayerPlace place_of(const TensorName& name) const;
+  std::string_view layer_prefix() const;
+  std::string spell(const TensorName& name, const LayerPlace& place, std::string_view number) const;
+  const NameTable* table_;
+  std::vector<LayerPlace> blocks_;  // empty: each block is a layer
+};
 
 }  // namespace nemocube

@@ -7,7 +7,7 @@
 namespace nemocube::testing {
 
 /// The name that is spelled so.
-inline TensorName named(std::string_view text) { return usual_names.find(text).value(); }
+inline TensorName named(std::string_view text) { return ModelNames().find(text).value(); }
 
 struct Sizes {
   const char* pattern;

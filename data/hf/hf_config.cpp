@@ -87,7 +87,7 @@ ModelConfig parse_hf_config(const JsonView& object) {
   }
   const Family& family = family_of_language_model(object);
   ModelConfig c;
-  c.names = family.names;
+  c.names = *family.names;
   family.read(c, object);
   read_tokens(c, object);
   c.dtype = read_dtype(object);

@@ -24,7 +24,7 @@ std::optional<std::int64_t> parse_expert(std::string_view digits) {
 }
 
 /// One expert's slice of a stack: expert_tensor_name() backwards. Nothing for other names.
-std::optional<CanonicalPlace> slice_of_stack(std::string_view name) {
+std::optional<CanonicalPlace> slice_of_stack(std::string_view name, const NameTable& names) {
   constexpr std::string_view ending = ".weight";
   if (!name.ends_with(ending)) return std::nullopt;
   name.remove_suffix(ending.size());
@@ -35,23 +35,14 @@ std::optional<CanonicalPlace> slice_of_stack(std::string_view name) {
   const auto expert = parse_expert(name.substr(before + 1, last - before - 1));
   if (!expert) return std::nullopt;
   std::string stack = cat(name.substr(0, before), name.substr(last));
-  if (!usual_names.is_stack(stack)) return std::nullopt;
+  if (!names.is_stack(stack)) return std::nullopt;
   return CanonicalPlace{std::move(stack), *expert};
 }
 }  // namespace
 
-CanonicalPlace canonical_place(std::string_view name_in_file) {
-  std::string name = without_language_prefix(name_in_file);
-  std::string_view rest = name;
-  for (const std::string_view prefix : {"backbone.", "model."})
-    if (rest.starts_with(prefix)) {
-      rest.remove_prefix(prefix.size());
-      break;
-    }
-  if (rest == "embedding.weight") rest = "embeddings.weight";
-  const bool bare = rest.starts_with("layers.") || rest == "embeddings.weight" || rest == "norm_f.weight";
-  if (bare || rest.size() < name.size()) name = cat("backbone.", rest);
-  return slice_of_stack(name).value_or(CanonicalPlace{name, -1});
+CanonicalPlace canonical_place(std::string_view name_in_file, const NameTable& names) {
+  const std::string name = names.canonical(without_language_prefix(name_in_file));
+  return slice_of_stack(name, names).value_or(CanonicalPlace{name, -1});
 }
 
 std::string expert_tensor_name(std::string_view stacked_name, std::int64_t expert) {
@@ -61,7 +52,8 @@ std::string expert_tensor_name(std::string_view stacked_name, std::int64_t exper
 
 HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(directory) {
   SafetensorsTensors tensors = open_safetensors_model(directory);
-  const auto is_of_language = language_tensors(directory, tensors);
+  const DirectoryModel model = directory_model(directory);
+  const auto is_of_language = language_tensors(model, tensors);
   tensors = with_scales(std::move(tensors), is_of_language);
   check_declared_quantization(directory, tensors);
   for (const auto& [name, stored] : tensors) {
@@ -69,7 +61,7 @@ HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(direct
       other_parts_.push_back(stored);
       continue;
     }
-    const CanonicalPlace place = canonical_place(name);
+    const CanonicalPlace place = canonical_place(name, *model.names);
     Entry& entry = entries_[place.name];
     const auto same = entry.parts.find(place.expert);
     const bool mixed = !entry.parts.empty() && (entry.per_expert() != (place.expert >= 0));

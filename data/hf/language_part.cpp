@@ -1,7 +1,6 @@
 #include "data/hf/language_part.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -48,29 +47,28 @@ namespace {
 
 bool is_head(std::string_view name) { return name.starts_with("lm_head.") || name.starts_with("mtp."); }
 
-/// A name that a language model alone has, such as "backbone.layers.0.norm.weight".
-bool is_plain_language_name(std::string_view name) {
-  for (const std::string_view prefix : {"backbone.", "model."})
-    if (name.starts_with(prefix)) {
-      name.remove_prefix(prefix.size());
-      break;
-    }
-  constexpr std::array<std::string_view, 4> inside{"layers.", "embeddings.", "embedding.", "norm_f."};
-  return is_head(name) ||
-         std::ranges::any_of(inside, [&](std::string_view part) { return name.starts_with(part); });
-}
-
-bool has_several_parts(const std::filesystem::path& directory) {
-  const std::filesystem::path file = directory / "config.json";
-  std::error_code none;
-  if (!std::filesystem::exists(file, none)) return false;
-  const Json config = read_json_file(file);
-  return language_part(JsonView(config, file.string())).has_value();
+/// Whether a language model alone has the name, such as "backbone.layers.0.norm.weight".
+bool is_plain_language_name(std::string_view name, const NameTable& names) {
+  return is_head(name) || names.knows(names.canonical(name));
 }
 
 }  // namespace
 
-std::function<bool(std::string_view)> language_tensors(const std::filesystem::path& directory,
+DirectoryModel directory_model(const std::filesystem::path& directory) {
+  DirectoryModel model{families().front()->names, false};
+  const std::filesystem::path file = directory / "config.json";
+  std::error_code none;
+  if (!std::filesystem::exists(file, none)) return model;
+  const Json document = read_json_file(file);
+  const JsonView config(document, file.string());
+  const std::optional<JsonView> part = language_part(config);
+  model.several_parts = part.has_value();
+  if (!config.value().is_object()) return model;
+  if (const Family* family = find_family(part ? *part : config)) model.names = family->names;
+  return model;
+}
+
+std::function<bool(std::string_view)> language_tensors(const DirectoryModel& model,
                                                        const SafetensorsTensors& tensors) {
   const auto any_begins_with = [&](std::string_view prefix) {
     return std::ranges::any_of(
@@ -83,8 +81,10 @@ std::function<bool(std::string_view)> language_tensors(const std::filesystem::pa
       const std::string name = without_wrappers(name_in_file);
       return name.starts_with(inner_language_prefix) || is_head(name);
     };
-  if (has_several_parts(directory))
-    return [](std::string_view name) { return is_plain_language_name(without_wrappers(name)); };
+  if (model.several_parts)
+    return [names = model.names](std::string_view name) {
+      return is_plain_language_name(without_wrappers(name), *names);
+    };
   return [](std::string_view) { return true; };
 }
 

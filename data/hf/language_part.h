@@ -7,6 +7,7 @@
 
 #include "data/json/json.h"
 #include "data/safetensors/reader.h"
+#include "model/tensor_name.h"
 
 /// Models of several parts (Nemotron Nano Omni, Nano VL): the config.json of the whole has that of its
 /// language model under `llm_config`, `text_config` or `language_config`.
@@ -25,13 +26,21 @@ std::string without_wrappers(std::string_view name_in_file);
 /// "model.language_model.".
 std::string without_language_prefix(std::string_view name_in_file);
 
+/// What config.json of a directory says of the names of its tensors. Where there is none, or one of no known family, the
+/// names are those of the first family.
+struct DirectoryModel {
+  const NameTable* names;
+  bool several_parts;  ///< language_part() is one
+};
+DirectoryModel directory_model(const std::filesystem::path& directory);
+
 /// Tells by name in a file which of a directory's tensors are the language model's. In a model of several
 /// parts these are, in the three forms that are written:
 /// - the names that begin with "language_model.";
 /// - those that begin with "model.language_model.", and the head and multi-token prediction beside them ("lm_head.", "mtp.");
 /// - flat, the names that a language model has alone ("backbone.layers.0..", "lm_head.weight").
 /// In all other directories all are.
-std::function<bool(std::string_view)> language_tensors(const std::filesystem::path& directory,
+std::function<bool(std::string_view)> language_tensors(const DirectoryModel& model,
                                                        const SafetensorsTensors& tensors);
 
 }  // namespace nemocube

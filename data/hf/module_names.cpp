@@ -1,59 +1,51 @@
 #include "data/hf/module_names.h"
 
-#include <charconv>
-#include <optional>
-
 namespace nemocube {
 namespace {
 
-constexpr std::string_view body = "backbone", body_of_classes = "model";
-
-/// The name without the prefix of the model's body; nothing for a name that has none.
-std::optional<std::string_view> name_in_body(std::string_view name) {
-  for (const std::string_view prefix : {body, body_of_classes})
-    if (name.starts_with(prefix) && name.substr(prefix.size()).starts_with('.'))
-      return name.substr(prefix.size() + 1);
+/// Whether the text is that of a module below the model's body, and of which: "layers.3".
+std::optional<std::string_view> name_in_body(const NameTable& table, std::string_view text) {
+  for (const std::string_view body : {table.body, table.class_body})
+    if (text.starts_with(body) && text.substr(body.size()).starts_with('.'))
+      return text.substr(body.size() + 1);
   return {};
 }
 
-/// N of "layers.N".
-std::optional<std::int64_t> number_of_layer(std::string_view name) {
-  constexpr std::string_view prefix = "layers.";
-  if (!name.starts_with(prefix)) return {};
-  name.remove_prefix(prefix.size());
-  std::int64_t number = 0;
-  const auto [stop, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  return error == std::errc() && stop == name.data() + name.size() && number >= 0 ? std::optional(number)
-                                                                                  : std::nullopt;
-}
-
-std::optional<TensorName> module_of_stage(std::string_view name) {
-  if (name == "lm_head") return head_name();
-  const auto inner = name_in_body(name);
+std::optional<TensorName> module_of_stage(const ModelNames& names, std::string_view text) {
+  if (text == names.text(head_name())) return head_name();
+  const auto inner = name_in_body(names.table(), text);
   if (!inner) return {};
-  if (*inner == "embeddings" || *inner == "embed_tokens") return embeddings_name();
-  if (*inner == "norm_f" || *inner == "norm") return final_norm_name();
-  if (const auto number = number_of_layer(*inner)) return block_name(*number);
+  const std::string canonical = names.table().canonical(text);
+  if (*inner == "embed_tokens" || canonical == names.text(embeddings_name())) return embeddings_name();
+  if (*inner == "norm" || canonical == names.text(final_norm_name())) return final_norm_name();
+  if (const auto layer = names.find_layer(canonical)) return block_name(*layer);
   return {};
+}
+
+/// "backbone.embeddings, backbone.layers.N, backbone.norm_f, lm_head or backbone.rotary_emb", and the same
+/// names in classes.
+std::string wanted_modules(const ModelNames& names) {
+  const NameTable& table = names.table();
+  const std::string first_layer = names.layer_text(0);
+  std::string text = cat(names.text(embeddings_name()), ", ", first_layer.substr(0, first_layer.size() - 1),
+                         "N, ", names.text(final_norm_name()), ", ", names.text(head_name()), " or ",
+                         table.body, ".rotary_emb");
+  if (table.body == table.class_body) return text;
+  const std::string_view body = table.class_body;
+  return cat(text, " (or ", body, ".embed_tokens, ", body, ".layers.N, ", body, ".norm, ", body,
+             ".rotary_emb)");
 }
 
 }  // namespace
 
-std::string automodel_name(std::string_view name_in_files) {
-  if (name_in_files == body) return std::string(body_of_classes);
-  if (!name_in_files.starts_with(body) || name_in_files.substr(body.size(), 1) != ".")
-    return std::string(name_in_files);
-  return cat(body_of_classes, name_in_files.substr(body.size()));
-}
-
 StageModules stage_modules(const ModelConfig& config) {
   return {.names = config.names,
-          .find = module_of_stage,
-          .has_no_parameters = [](std::string_view name) { return name_in_body(name) == "rotary_emb"; },
-          .wanted =
-              "backbone.embeddings, backbone.layers.N, backbone.norm_f, lm_head or "
-              "backbone.rotary_emb (or model.embed_tokens, model.layers.N, model.norm, "
-              "model.rotary_emb)"};
+          .find = [names = config.names](std::string_view text) { return module_of_stage(names, text); },
+          .has_no_parameters =
+              [&table = config.names.table()](std::string_view text) {
+                return name_in_body(table, text) == "rotary_emb";
+              },
+          .wanted = wanted_modules(config.names)};
 }
 
 }  // namespace nemocube

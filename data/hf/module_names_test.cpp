@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "data/hf/test_config.h"
+#include "tests/support/message_of.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -33,9 +36,28 @@ TEST_CASE("module names: stages name modules as files and as classes do") {
   CHECK(stages.skipped == std::vector<std::string>{"model.rotary_emb"});
 }
 
-TEST_CASE("module names: as NeMo AutoModel calls them") {
-  CHECK(automodel_name("backbone.layers.3.mixer.q_proj") == "model.layers.3.mixer.q_proj");
-  CHECK(automodel_name("backbone") == "model");
-  CHECK(automodel_name("lm_head") == "lm_head");
-  CHECK(automodel_name("backbones.x") == "backbones.x");
+TEST_CASE("module names: a layer of files that is two blocks") {
+  static constexpr std::array rows{NameRow{NamePart::front, "embeddings", "model.embed_tokens"},
+                                   NameRow{NamePart::block, "norm", "model.layers.{}.input_layernorm", 0},
+                                   NameRow{NamePart::block, "norm", "model.layers.{}.post_attention_layernorm", 1},
+                                   NameRow{NamePart::tail, "norm", "model.norm"},
+                                   NameRow{NamePart::tail, "head", "lm_head"}};
+  static constexpr NameTable table{rows};
+  ModelConfig config;
+  config.names = {table, {{0, 0}, {0, 1}, {1, 0}, {1, 1}}};
+  const StageModules known = stage_modules(config);
+  CHECK(known.wanted == "model.embed_tokens, model.layers.N, model.norm, lm_head or model.rotary_emb");
+  const ManualStages stages =
+      manual_stages({{"model.embed_tokens", "model.layers.0"}, {"model.layers.1", "model.norm", "lm_head"}},
+                    4, known);
+  CHECK(stages.stages == std::vector<ModelChunk>{{0, 2, true, false}, {2, 4, false, true}});
+  CHECK(message_of([&] { manual_stages({{"model.layers.2"}}, 4, known); }) ==
+        "module_fqns_per_model_part[0]: 'model.layers.2', but the model has 2 layers");
+}
+
+TEST_CASE("module names: as the classes of Hugging Face and NeMo AutoModel call them") {
+  CHECK(usual_names.class_name("backbone.layers.3.mixer.q_proj") == "model.layers.3.mixer.q_proj");
+  CHECK(usual_names.class_name("backbone") == "model");
+  CHECK(usual_names.class_name("lm_head") == "lm_head");
+  CHECK(usual_names.class_name("backbones.x") == "backbones.x");
 }

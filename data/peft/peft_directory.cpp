@@ -65,7 +65,7 @@ PeftDirectory::PeftDirectory(const std::filesystem::path& directory, const Model
   adapters_.dropout_position = peft.dropout_position;
   adapters_.initialisation = peft.initialisation;
   for (const auto& [name, adapter] : stored_) {
-    adapters_.modules.emplace(setup.config.names->find(name).value(), adapter.module);
+    adapters_.modules.emplace(setup.config.names.find(name).value(), adapter.module);
     for (const StoredPair& pair : adapter.pairs)
       if (pair.a->dtype != "BF16" || pair.b->dtype != "BF16") adapters_.f32 = true;
   }

@@ -184,7 +184,7 @@ TEST_CASE("peft directory: which stack of experts a pair adapts, and how it lies
     const PeftDirectory peft = AdapterDir(entries, members).open(adapter_test_config(inner_width));
     for (const auto& [name, module] : peft.adapters().modules) {
       CHECK(module.rank == 4);
-      names.push_back(usual_names.text(name));
+      names.push_back(ModelNames().text(name));
     }
     return names;
   };

@@ -32,7 +32,7 @@ void add_product(std::vector<double>& sums, const Tensor& a, const Tensor& b, do
 
 Tensor delta_of(const PeftDirectory& peft, const std::string& module, const Shape& shape) {
   const Tensor a = peft.tensor(module + ".lora_A.weight"), b = peft.tensor(module + ".lora_B.weight");
-  const double scale = peft.adapters().modules.at(usual_names.find(module).value()).scale();
+  const double scale = peft.adapters().modules.at(ModelNames().find(module).value()).scale();
   std::vector<double> sums;
   if (a.ndim() == 2) add_product(sums, a, b, scale);
   for (std::int64_t e = 0; a.ndim() == 3 && e < a.dim(0); ++e)
@@ -60,7 +60,7 @@ TEST_CASE("peft: an adapter of PEFT adds to each weight what PEFT's merge adds")
       CAPTURE(weight.name);
       const std::string module =
           weight.name.ends_with(".weight") ? weight.name.substr(0, weight.name.size() - 7) : weight.name;
-      REQUIRE(peft.adapters().modules.contains(usual_names.find(module).value()));
+      REQUIRE(peft.adapters().modules.contains(ModelNames().find(module).value()));
       const Tensor want = expected.tensor(weight);
       CHECK_CLOSE(delta_of(peft, module, want.shape()), want, (Tol{1e-6, 1e-6}));
     }

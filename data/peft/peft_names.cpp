@@ -45,17 +45,8 @@ std::string peft_key(std::string_view path, char factor) {
   return cat(peft_prefix, factor_name(path, factor));
 }
 
-std::string canonical_module(std::string_view path_in_file) {
-  const std::string path = without_language_prefix(path_in_file);
-  if (path.starts_with("model.")) return cat("backbone.", path.substr(6));
-  if (path.starts_with("layers.")) return cat("backbone.", path);
-  return path;
-}
-
-std::string peft_path(std::string_view canonical) {
-  constexpr std::string_view backbone = "backbone.";
-  return canonical.starts_with(backbone) ? cat("model.", canonical.substr(backbone.size()))
-                                         : std::string(canonical);
+std::string canonical_module(std::string_view path_in_file, const ModelNames& names) {
+  return names.table().canonical(without_language_prefix(path_in_file));
 }
 
 std::string expert_path(std::string_view stack, std::string_view expert) {

@@ -39,11 +39,10 @@ std::optional<PeftKey> parse_peft_key(std::string_view key);
 std::string without_peft_prefix(std::string_view key);
 std::string peft_key(std::string_view path, char factor);
 
-/// "model.layers.0.mixer.q_proj", "backbone.layers.0.mixer.q_proj" and "layers.0.mixer.q_proj" -> the second of them. Before these
-/// may stand what says that they are of a language model (without_language_prefix()).
-std::string canonical_module(std::string_view path_in_file);
-/// "backbone.layers.0.mixer.q_proj" -> "model.layers.0.mixer.q_proj", as transformers names modules.
-std::string peft_path(std::string_view canonical);
+/// NameTable::canonical() of a path: "model.layers.0.mixer.q_proj", "backbone.layers.0.mixer.q_proj" and "layers.0.mixer.q_proj" ->
+/// the second of them. Before these may stand what says that they are of a language model (without_language_prefix()). The way
+/// back is NameTable::class_name().
+std::string canonical_module(std::string_view path_in_file, const ModelNames& names);
 /// "....mixer.experts.up_proj", 3 -> "....mixer.experts.3.up_proj"
 std::string expert_path(std::string_view stack, std::string_view expert);
 

@@ -69,7 +69,11 @@ void refuse_other_kinds(std::string_view path, const PeftConfig& peft, const std
 class Finder {
  public:
   Finder(const SafetensorsFile& file, const PeftConfig& peft, const ModelSetup& setup)
-      : file_(file), name_(file.path().string()), peft_(peft), weights_(adaptable_weights(setup)) {}
+      : file_(file),
+        name_(file.path().string()),
+        peft_(peft),
+        names_(setup.config.names),
+        weights_(adaptable_weights(setup)) {}
 
   StoredAdapters run() {
     for (const StoredTensor& tensor : file_.tensors()) take(tensor);
@@ -103,6 +107,8 @@ class Finder {
   };
   using Experts = std::map<std::int64_t, Part>;
 
+  std::string canonical(std::string_view path) const { return canonical_module(path, names_); }
+
   void take(const StoredTensor& tensor) {
     if (auto key = parse_peft_key(tensor.name)) {
       const StoredTensor*& factor = pairs_[key->path].factor(key->factor);
@@ -125,11 +131,11 @@ class Finder {
   }
 
   void place(const std::string& path, const StoredPair& pair) {
-    const std::string module = canonical_module(path);
+    const std::string module = canonical(path);
     if (is_empty(*pair.a) && is_empty(*pair.b)) return place_empty(path, pair);
     if (const auto weight = weights_.find(module); weight != weights_.end())
       return weight->second.experts == 0 ? add_linear(*weight, path, pair) : add_stack(*weight, path, pair);
-    const CanonicalPlace slice = canonical_place(module + ".weight");
+    const CanonicalPlace slice = canonical_place(module + ".weight", names_.table());
     if (slice.expert >= 0 && weights_.contains(slice.name)) {
       const auto [same, added] = experts_[slice.name].emplace(slice.expert, Part{path, &pair});
       if (!added) refuse_twice(same->second.pair->a->name, pair.a->name);
@@ -141,7 +147,7 @@ class Finder {
     }
     if (path.ends_with(wrapped_stack)) {
       std::string inside = path.substr(0, path.size() - wrapped_stack.size());
-      if (!stacks_of(canonical_module(inside)).empty()) {
+      if (!stacks_of(canonical(inside)).empty()) {
         wrapped_[std::move(inside)].inner = &pair;
         return;
       }
@@ -169,8 +175,8 @@ class Finder {
   /// A pair without elements stands for a matrix that the model does not have, such as the gate of its
   /// experts. Of one that the model has, the elements are missing.
   void place_empty(const std::string& path, const StoredPair& pair) {
-    const std::string module = canonical_module(path);
-    const CanonicalPlace slice = canonical_place(module + ".weight");
+    const std::string module = canonical(path);
+    const CanonicalPlace slice = canonical_place(module + ".weight", names_.table());
     const bool of_model =
         weights_.contains(module) || weights_.contains(slice.name) || !stacks_of(module).empty();
     if (of_model)
@@ -283,7 +289,7 @@ class Finder {
   }
 
   void place_stacks(const std::string& path, const Wrapped& wrapped) {
-    const std::vector<std::string> stacks = stacks_of(canonical_module(path));
+    const std::vector<std::string> stacks = stacks_of(canonical(path));
     if (!wrapped.outer) {
       half_.add(cat(wrapped.inner->a->name, " (without those of ", path, ")"));
       return;
@@ -316,7 +322,7 @@ class Finder {
     const AdaptableWeight& weight = weights_.at(stack);
     StoredAdapter adapter{weight, {}, std::nullopt, {}};
     for (std::int64_t e = 0; e < weight.experts; ++e)
-      if (!parts.contains(e)) missing_.add(expert_path(peft_path(stack), std::to_string(e)));
+      if (!parts.contains(e)) missing_.add(expert_path(names_.table().class_name(stack), std::to_string(e)));
     for (const auto& [expert, part] : parts) {
       if (expert >= weight.experts) {
         unknown_.add(part.pair->a->name);
@@ -339,14 +345,14 @@ class Finder {
   /// without a word.
   void check_targets() {
     for (const std::string& target : peft_.target_modules) {
-      const std::string module = canonical_module(target);
-      const CanonicalPlace place = canonical_place(module + ".weight");
+      const std::string module = canonical(target);
+      const CanonicalPlace place = canonical_place(module + ".weight", names_.table());
       const std::string& name = place.expert >= 0 ? place.name : module;
       if (place.expert < 0 && weights_.contains(name) && weights_.at(name).experts > 0) continue;
       if (weights_.contains(name) && !found_.contains(name)) missing_.add(target);
     }
     for (const std::string& target : peft_.target_parameters)
-      if (const std::string name = canonical_module(target);
+      if (const std::string name = canonical(target);
           weights_.contains(name) && !found_.contains(name))
         missing_.add(target);
   }
@@ -354,7 +360,7 @@ class Finder {
   void check_base_copy(const StoredTensor& copy) {
     constexpr std::string_view ending = ".base_layer.weight";
     const std::string path = without_peft_prefix(copy.name);
-    const auto found = found_.find(canonical_module(path.substr(0, path.size() - ending.size())));
+    const auto found = found_.find(canonical(path.substr(0, path.size() - ending.size())));
     if (found == found_.end()) {
       unknown_.add(excerpt(copy.name));
       return;
@@ -379,6 +385,7 @@ class Finder {
   const SafetensorsFile& file_;
   const std::string name_;
   const PeftConfig& peft_;
+  const ModelNames& names_;
   const AdaptableWeights weights_;
   std::map<std::string, StoredPair> pairs_;  // by path
   std::map<std::string, Wrapped> wrapped_;

@@ -29,7 +29,7 @@ inline std::vector<NamedTensor> random_adapters(const ModelSetup& config, const 
   std::vector<NamedTensor> tensors;
   const AdaptableWeights weights = adaptable_weights(config);
   for (const auto& [id, module] : adapters.modules) {
-    const std::string name = usual_names.text(id);
+    const std::string name = ModelNames().text(id);
     const AdaptableWeight& w = weights.at(name);
     const bool stack = w.experts > 0;
     const Shape a = stack ? Shape{w.experts, module.rank, w.in} : Shape{module.rank, w.in},

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct HeldAdapter {
+  std::string path;  // of the module, as classes name it
   LoraModule module;
   Tensor a, b;
   bool is_stack() const { return a.ndim() == 3; }
@@ -36,13 +37,14 @@ void check_adapter(const std::string& name, const HeldAdapter& adapter) {
 }
 
 HeldAdapters held_adapters(std::span<const NamedTensor> tensors, const LoraAdapters& adapters,
-                           const NameTable& names) {
+                           const ModelNames& names) {
   HeldAdapters held;
   for (const auto& [id, module] : adapters.modules) {
     const std::string name = names.text(id);
     expect(module.rank_stabilised == adapters.modules.begin()->second.rank_stabilised, "adapter '", name,
            "': rsLoRA for some modules only, which adapter_config.json cannot say");
     held[name].module = module;
+    held[name].path = names.table().class_name(name);
   }
   for (const NamedTensor& tensor : tensors) {
     const auto key = parse_peft_key(tensor.name);
@@ -82,7 +84,7 @@ void add_ranks(std::map<std::string, Json>& config, const HeldAdapters& adapters
   Json rank_pattern = Json::object(), alpha_pattern = Json::object();
   for (const auto& [name, adapter] : adapters) {
     const bool split = adapter.is_stack() && form == ExpertForm::per_expert;
-    const std::string path = split ? expert_path(peft_path(name), "[0-9]+") : peft_path(name);
+    const std::string path = split ? expert_path(adapter.path, "[0-9]+") : adapter.path;
     if (adapter.module.rank != rank) rank_pattern[path] = adapter.module.rank;
     if (adapter.module.alpha != alpha) alpha_pattern[path] = json_number(adapter.module.alpha);
   }
@@ -95,14 +97,13 @@ void add_ranks(std::map<std::string, Json>& config, const HeldAdapters& adapters
 void add_targets(std::map<std::string, Json>& config, const HeldAdapters& adapters, ExpertForm form) {
   std::set<std::string> modules, parameters;
   for (const auto& [name, adapter] : adapters) {
-    const std::string path = peft_path(name);
     if (!adapter.is_stack())
-      modules.insert(path);
+      modules.insert(adapter.path);
     else if (form != ExpertForm::per_expert)
-      parameters.insert(path);
+      parameters.insert(adapter.path);
     else
       for (std::int64_t e = 0; e < adapter.a.dim(0); ++e)
-        modules.insert(expert_path(path, std::to_string(e)));
+        modules.insert(expert_path(adapter.path, std::to_string(e)));
   }
   config["target_modules"] = modules.empty() ? Json::array() : Json(modules);
   config["target_parameters"] = parameters.empty() ? Json() : Json(parameters);
@@ -173,7 +174,8 @@ std::string stack_path(const std::string& name, const HeldAdapters& adapters) {
   expect(std::ranges::find(expert_stacks, stack) != expert_stacks.end(), "stack of experts '", name, "'");
   const bool wrapped =
       stack == expert_stacks.front() && adapters.contains(cat(module, '.', expert_stacks.back()));
-  return cat(peft_path(module), wrapped ? wrapped_stack : "");
+  const std::string& path = adapters.at(name).path;
+  return cat(path.substr(0, path.rfind('.')), wrapped ? wrapped_stack : "");
 }
 
 std::vector<TensorSource> sources_of(const HeldAdapters& adapters, ExpertForm form, bool writes) {
@@ -181,14 +183,14 @@ std::vector<TensorSource> sources_of(const HeldAdapters& adapters, ExpertForm fo
   for (const auto& [name, adapter] : adapters) {
     const Tensor &a = adapter.a, &b = adapter.b;
     if (!adapter.is_stack())
-      list.add(peft_path(name), a, b);
+      list.add(adapter.path, a, b);
     else if (form == ExpertForm::stacked)
       list.add(stack_path(name, adapters), join_rows(a), join_columns(b));
     else if (form == ExpertForm::stacked_peft_0_18)  // (B A)^T = A^T B^T
       list.add(stack_path(name, adapters), join_rows(transpose_each(b)), join_columns(transpose_each(a)));
     else
       for (std::int64_t e = 0; e < a.dim(0); ++e)
-        list.add(expert_path(peft_path(name), std::to_string(e)), a.select(e), b.select(e));
+        list.add(expert_path(adapter.path, std::to_string(e)), a.select(e), b.select(e));
   }
   return list.take();
 }
@@ -198,7 +200,7 @@ FileSums write_peft_directory(const fs::path& directory, std::span<const NamedTe
                               const LoraAdapters& adapters, const PeftWriteOptions& options,
                               Communicator* group) {
   expect(!adapters.modules.empty(), directory.string(), ": no adapters to write");
-  const HeldAdapters held = held_adapters(tensors, adapters, *options.names);
+  const HeldAdapters held = held_adapters(tensors, adapters, options.names);
   std::map<std::string, std::string> texts = options.other_files;
   texts[peft_config_name] = config_text(adapters, held, options);
   std::optional<StagingDirectory> staging;  // on rank 0

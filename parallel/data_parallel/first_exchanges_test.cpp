@@ -38,7 +38,7 @@ TEST_CASE("first exchanges: what follows is called behind the first one of each 
   const TestBatch batch = random_batch(model.config(), {9, 4}, 72);
   Calls calls;
   for (const auto& [name, point] : model.transform_points())
-    *point.transform = noting(calls, usual_names.text(name));
+    *point.transform = noting(calls, ModelNames().text(name));
   std::optional<FirstExchanges> exchanges(std::in_place, model, true, [&] { calls.push_back("then"); });
 
   const std::string layer = "backbone.layers.";

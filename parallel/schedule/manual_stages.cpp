@@ -18,12 +18,13 @@ struct Module {
 
 class ModuleMap {
  public:
-  ModuleMap(std::int64_t blocks, const NameTable& names)
-      : embeddings_{names.text(embeddings_name()), {}},
+  ModuleMap(std::int64_t blocks, const ModelNames& names)
+      : names_(names),
+        embeddings_{names.text(embeddings_name()), {}},
         norm_{names.text(final_norm_name()), {}},
         head_{names.text(head_name()), {}} {
-    for (std::int64_t block = 0; block < blocks; ++block)
-      blocks_.push_back({names.text(block_name(block)), {}});
+    for (std::int64_t layer = 0; layer < names.layers(blocks); ++layer)
+      layers_.push_back({names.layer_text(layer), {}});
   }
 
   void add(std::string_view name, const TensorName& found, std::size_t part) {
@@ -32,9 +33,9 @@ class ModuleMap {
     if (found == embeddings_name()) module = &embeddings_;
     if (found == final_norm_name()) module = &norm_;
     if (found == block_name(found.block)) {
-      require(found.block < std::ssize(blocks_), setting, '[', part, "]: ", quote(name),
-              ", but the model has ", blocks_.size(), " blocks");
-      module = &blocks_[static_cast<std::size_t>(found.block)];
+      require(found.block < std::ssize(layers_), setting, '[', part, "]: ", quote(name),
+              ", but the model has ", layers_.size(), names_.layered() ? " layers" : " blocks");
+      module = &layers_[static_cast<std::size_t>(found.block)];
     }
     expect(module, "a module that no stage can be given by name: ", name);
     require(!module->part, setting, '[', part, "]: ", quote(name), " is already in list ",
@@ -50,13 +51,13 @@ class ModuleMap {
     std::vector<ModelChunk> stages(parts, {0, 0, false, false});
     stages.front().embeddings = stages.back().head = true;
     std::size_t part = 0;
-    for (std::size_t block = 0; block < blocks_.size(); ++block) {
-      const std::size_t own = part_of(blocks_[block]);
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+      const std::size_t own = part_of(layers_[layer]);
       if (own < part)
-        fail(setting, '[', own, "]: ", quote(blocks_[block].name), ", but ", quote(blocks_[block - 1].name),
-             " is in list ", part, "; want blocks in ascending order");
+        fail(setting, '[', own, "]: ", quote(layers_[layer].name), ", but ", quote(layers_[layer - 1].name),
+             " is in list ", part, "; want ", names_.layered() ? "layers" : "blocks", " in ascending order");
       part = own;
-      stages[part].end_block = static_cast<std::int64_t>(block) + 1;
+      stages[part].end_block = names_.first_block(static_cast<std::int64_t>(layer) + 1);
     }
     for (std::size_t i = 1; i < parts; ++i) {
       stages[i].first_block = stages[i - 1].end_block;
@@ -75,7 +76,8 @@ class ModuleMap {
             "; want it in list ", part, ", the ", part == 0 ? "first" : "last");
   }
 
-  std::vector<Module> blocks_;
+  const ModelNames& names_;
+  std::vector<Module> layers_;
   Module embeddings_, norm_, head_;
 };
 
@@ -85,7 +87,7 @@ ManualStages manual_stages(const std::vector<std::vector<std::string>>& parts, s
                            const StageModules& known) {
   require(!parts.empty(), setting, " has no lists; want one for each stage");
   ManualStages result;
-  ModuleMap modules(blocks, *known.names);
+  ModuleMap modules(blocks, known.names);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     bool parameters = false;
     for (const std::string& name : parts[part]) {

@@ -12,11 +12,11 @@ using Parts = std::vector<std::vector<std::string>>;
 
 /// Names as files have them, and two that are spelled otherwise.
 const StageModules known{
-    .names = &usual_names,
+    .names = {},
     .find = [](std::string_view name) -> std::optional<TensorName> {
       if (name == "model.norm") return final_norm_name();
       if (name == "model.layers.1") return block_name(1);
-      const auto found = usual_names.find(name);
+      const auto found = ModelNames().find(name);
       const bool whole = found && (found->part != NamePart::block || found->member.empty());
       return whole && !found->in_mixer() && !found->in_depth() ? found : std::nullopt;
     },

@@ -60,8 +60,9 @@ struct ManualStages {
 
 /// The modules that lists of stages name, as people spell them (data/hf/module_names.h).
 struct StageModules {
-  const NameTable* names;  ///< spells the others
-  /// embeddings_name(), block_name(i), final_norm_name() or head_name(); nothing for a name of none of these.
+  ModelNames names;  ///< spell the others
+  /// embeddings_name(), final_norm_name(), head_name(), or block_name(i) for layer i of the model's files
+  /// (LayerPlace); nothing for a name of none of these.
   std::function<std::optional<TensorName>(std::string_view name)> find;
   std::function<bool(std::string_view name)> has_no_parameters;  ///< such a module may occur anywhere
   std::string wanted;                                            ///< all of them, for messages

@@ -23,7 +23,7 @@ std::vector<TensorParallelRule> usual_rules(const ModelSetup& setup) {
   const ModelConfig& config = setup.config;
   std::vector<TensorParallelRule> rules;
   const auto add = [&](const TensorName& module, TensorStyle style) {
-    std::string pattern = config.names->pattern(module);
+    std::string pattern = config.names.pattern(module);
     if (std::ranges::find(rules, pattern, &TensorParallelRule::pattern) == rules.end())
       rules.push_back({std::move(pattern), std::string(name_of(style))});
   };
@@ -77,7 +77,7 @@ TensorStyle style_as(const CutRule& choice, std::string_view word, std::string_v
   return TensorStyle::replicated;
 }
 
-void check_whole_mixers(const std::map<TensorName, TensorStyle>& styles, const NameTable& names) {
+void check_whole_mixers(const std::map<TensorName, TensorStyle>& styles, const ModelNames& names) {
   using Entry = std::pair<const TensorName, TensorStyle>;
   std::map<TensorName, const Entry*> first_of;  // by what the modules are part of
   for (const Entry& entry : styles) {
@@ -114,7 +114,7 @@ TensorParallelPlan::TensorParallelPlan(const ModelSetup& setup, bool sequence_pa
   std::string known;  // entries of the usual plan that the model has
   for (const TensorSpec& spec : tensor_specs(setup)) {
     if (styles_.contains(spec.module)) continue;
-    const std::string module = names_->text(spec.module);
+    const std::string module = names_.text(spec.module);
     std::size_t counting = all.size();
     for (std::size_t i = all.size(); i-- > 0;)
       if (pattern_matches(all[i].pattern, module)) {
@@ -129,13 +129,13 @@ TensorParallelPlan::TensorParallelPlan(const ModelSetup& setup, bool sequence_pa
   for (std::size_t i = 0; i < own; ++i)
     require(matched.contains(i), "the tensor-parallel plan: ", quote(all[i].pattern),
             " matches no module of this model; the modules are ", known);
-  check_whole_mixers(styles_, *names_);
+  check_whole_mixers(styles_, names_);
   for (const std::size_t i : used) rules_.push_back(all[i]);
 }
 
 TensorStyle TensorParallelPlan::style(const TensorName& module) const {
   const auto found = styles_.find(module);
-  expect(found != styles_.end(), "the tensor-parallel plan has no module '", names_->text(module), "'");
+  expect(found != styles_.end(), "the tensor-parallel plan has no module '", names_.text(module), "'");
   return found->second;
 }
 

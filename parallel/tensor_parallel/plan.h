@@ -60,7 +60,7 @@ class TensorParallelPlan {
  private:
   bool sequence_parallel_;
   std::map<TensorName, TensorStyle> styles_;  // of each module
-  const NameTable* names_;
+  ModelNames names_;
   std::vector<TensorParallelRule> rules_;
   std::vector<std::string> notes_;
 };

@@ -84,8 +84,9 @@ struct Task {
   /// Half as many heads and longer chunks: the software GPU spends most of a step in the scans.
   bool short_scans = false;
   int microbatches = 8;  ///< of a step, over all replicas
-  bool tied =
-      false;  ///< the head's weight is that of the embeddings, and blocks have a norm behind the mixer
+  /// The head's weight is that of the embeddings, blocks have a norm behind the mixer, and norms are of another
+  /// kind.
+  bool tied = false;
   bool shared_norm = false;  ///< the last two blocks work on the same rows
   auto operator<=>(const Task&) const = default;
 };
@@ -113,7 +114,10 @@ ModelSetup model_of(const Task& task) {
   ModelSetup config = task.pruned ? pruned_grid_model() : grid_model();
   if (task.short_scans) config.config.mamba.num_heads = 4, config.config.mamba.chunk_size = 8;
   config.config.tie_word_embeddings = task.tied;
-  if (task.tied) config.config.residual = Residual::norm_before_and_after;
+  if (task.tied) {
+    config.config.residual = Residual::norm_before_and_after;
+    config.config.norm = task.mtp.depths > 0 ? NormKind::rmsnorm_one_plus_w : NormKind::layernorm;
+  }
   if (task.shared_norm) own_config(config.config, 7).residual = Residual::shared_norm;
   config.train_mtp(task.mtp);
   config.choices.noise = {task.noise_alpha, 9};
@@ -434,7 +438,7 @@ TEST_CASE("grids: steps of a model whose blocks differ in size are those of one 
   }
 }
 
-TEST_CASE("grids: steps with a tied head and other residual forms are those of one rank") {
+TEST_CASE("grids: steps with a tied head and other norms and residual forms are those of one rank") {
   bool odd = false;
   for (const GridCase& c : wished_cases()) {
     CAPTURE(name_of(c));

@@ -176,12 +176,13 @@ TEST_CASE("plan: the same with blocks that differ in size") {
   }
 }
 
-TEST_CASE("plan: the same with a tied head and other residual forms") {
+TEST_CASE("plan: the same with a tied head and other norms and residual forms") {
   for (const GridCase& c : grid_cases(test_world().size(), "")) {
     CAPTURE(name_of(c));
     ModelSetup config = grid_model();
     config.config.tie_word_embeddings = true;
     config.config.residual = Residual::norm_before_and_after;
+    config.config.norm = NormKind::layernorm;
     if (c.grid.pp * c.chunks <= 4) own_config(config.config, 7).residual = Residual::shared_norm;
     compare_with_plan(c, DType::bf16, config);
     config.train_mtp({2, true, 0.3});

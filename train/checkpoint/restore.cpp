@@ -43,7 +43,7 @@ class StoredWeights {
     adapters_.emplace(directory, setup);
     require(adapters_->adapters().modules == lora.modules, directory.string(),
             ": holds adapters of other modules, ranks or scales than the section peft asks for: ",
-            first_difference(adapters_->adapters().modules, lora.modules, *setup.config.names));
+            first_difference(adapters_->adapters().modules, lora.modules, setup.config.names));
   }
   void check(std::span<const NamedTensor> wanted) const {
     if (model_) model_->check(wanted);
@@ -57,7 +57,7 @@ class StoredWeights {
 
  private:
   using Modules = std::map<TensorName, LoraModule>;
-  static std::string first_difference(const Modules& stored, const Modules& wanted, const NameTable& names) {
+  static std::string first_difference(const Modules& stored, const Modules& wanted, const ModelNames& names) {
     for (const auto& [name, module] : wanted)
       if (const auto found = stored.find(name); found == stored.end())
         return cat("it has none of ", names.text(name));

@@ -42,7 +42,7 @@ double epsilon(DType dtype) {
 DType coarsest_dtype(const std::filesystem::path& dir) {
   DType coarsest = DType::f64;
   const SafetensorsTensors tensors = open_safetensors_model(dir);
-  const auto is_of_language = language_tensors(dir, tensors);
+  const auto is_of_language = language_tensors(directory_model(dir), tensors);
   for (const auto& [name, stored] : tensors)
     if (!is_of_language(name))
       continue;  // of a part that computes no logits

@@ -116,7 +116,7 @@ TEST_CASE("verify: an adapter that was left out of a merge is noticed, of all we
       copy_hf_model(base, at("none"), in(dtype));
       CHECK_FALSE(passes(base, adapter, at("none")));
       for (const auto& [adapted, lora] : adapters.modules) {
-        const std::string module = usual_names.text(adapted);
+        const std::string module = ModelNames().text(adapted);
         CAPTURE(module);
         const WeightChange others{[&](std::string_view weight) {
                                     return module_of_weight(weight) != module && merge.changes(weight);

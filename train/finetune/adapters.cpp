@@ -75,11 +75,13 @@ class Chooser {
   }
 
  private:
+  const ModelNames& names() const { return setup_.config.names; }
+
   std::vector<const Candidate*> fitting(const char* key, const std::string& text) {
     const ModulePattern pattern(key, text);
     std::vector<const Candidate*> found;
     for (const Candidate& c : candidates_)
-      if (pattern.fits(c.name)) found.push_back(&c);
+      if (pattern.fits(c.name, names())) found.push_back(&c);
     require(!found.empty(), key, ": ", quote(text),
             " fits no linear layer and no module of routed experts of this model; ", hint(key, text),
             "there are: ", near_names(names_of(candidates_), text), mtp_hint(setup_, text));
@@ -92,7 +94,7 @@ class Chooser {
     const std::string ending = "*." + text, rest = text.substr(text.find('.') + 1);
     const auto fits_some = [&](const std::string& other) {
       const ModulePattern pattern(key, other);
-      return std::ranges::any_of(candidates_, [&](const Candidate& c) { return pattern.fits(c.name); });
+      return std::ranges::any_of(candidates_, [&](const Candidate& c) { return pattern.fits(c.name, names()); });
     };
     if (fits_some(ending)) return cat("a pattern has to fit the whole name, as ", quote(ending), " does; ");
     const bool named = std::ranges::any_of(candidates_, [&](const Candidate& c) { return c.name == rest; });
@@ -103,7 +105,7 @@ class Chooser {
     if (text.find('.') == text.npos || text.find_first_of("()[]{}|+?^$\\") != text.npos) return;
     const ModulePattern strict(key, literal_dots(text));
     for (const Candidate* c : found) {
-      if (strict.fits(c->name)) continue;
+      if (strict.fits(c->name, names())) continue;
       chosen_.warnings.push_back(cat(key, ": ", quote(text), " also fits ", c->name,
                                      ": the dot before a star belongs to the star, and other dots stand for "
                                      "any character"));

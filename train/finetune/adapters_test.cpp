@@ -39,7 +39,7 @@ ChosenAdapters choose(const PeftSection& peft, const ModelSetup& of = config()) 
 Names modules_of(const ChosenAdapters& chosen) {
   Names names;
   for (const auto& [module, adapter] : chosen.adapters.modules) {
-    std::string name = usual_names.text(module);
+    std::string name = ModelNames().text(module);
     for (const std::string part : {"backbone.layers.", "mixer."})
       if (const auto at = name.find(part); at != name.npos) name.erase(at, part.size());
     names.insert(name);

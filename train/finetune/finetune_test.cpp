@@ -10,7 +10,7 @@ using namespace nemocube::testing;
 
 namespace {
 
-bool fits(const char* pattern, const char* name) { return ModulePattern("freeze", pattern).fits(name); }
+bool fits(const char* pattern, const char* name) { return ModulePattern("freeze", pattern).fits(name, {}); }
 
 std::string freeze_fault(const std::vector<std::string>& patterns) {
   return message_of([&] { frozen_tensors(tiny_config("M*-E"), patterns); });

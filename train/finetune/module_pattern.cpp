@@ -2,7 +2,6 @@
 
 #include "core/error.h"
 #include "core/quote.h"
-#include "data/hf/module_names.h"
 
 namespace nemocube {
 namespace {
@@ -29,9 +28,9 @@ Pattern compile(const std::string& key, const std::string& text) {
 ModulePattern::ModulePattern(const std::string& key, std::string text)
     : text_(std::move(text)), whole_(compile(key, text_)) {}
 
-bool ModulePattern::fits(std::string_view name) const {
+bool ModulePattern::fits(std::string_view name, const ModelNames& names) const {
   if (name == text_ || whole_.found_in(name)) return true;
-  const std::string other = automodel_name(name);
+  const std::string other = names.table().class_name(name);
   return other != name && (other == text_ || whole_.found_in(other));
 }
 

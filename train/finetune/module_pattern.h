@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "data/metrics/pattern.h"
+#include "model/tensor_name.h"
 
 namespace nemocube {
 
@@ -17,8 +18,8 @@ class ModulePattern {
   /// `key`: of the recipe, for messages. Throws Error for a text that is no regular expression.
   ModulePattern(const std::string& key, std::string text);
   const std::string& text() const { return text_; }
-  /// `name` is that of the model's files; the pattern may fit it, or automodel_name() of it (data/hf/module_names.h).
-  bool fits(std::string_view name) const;
+  /// `name` is that of the model's files; the pattern may fit it, or the name in classes (NameTable::class_name).
+  bool fits(std::string_view name, const ModelNames& names) const;
 
  private:
   std::string text_;

@@ -212,6 +212,8 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
   const double residual = plan.sequence_parallel ? rows.routed : rows.all;
   const std::int64_t row = of.stored(residual * static_cast<double>(config.hidden_size));
   const auto by_adapters = kept_by_adapters(setup, rows, residual, of, plan.grid);
+  // What a norm keeps of a row beside its input: 1 / rms, or mean and 1 / std.
+  const std::int64_t factors = of.wide(residual) * (config.norm == NormKind::layernorm ? 2 : 1);
   std::int64_t most = 0, most_kept = 0;
   for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
     std::int64_t kept = 0;
@@ -220,13 +222,12 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
       if (const auto adapters = by_adapters.find(mixer_of(name)); adapters != by_adapters.end())
         block.kept += adapters->second;
       if (config.of_tensor(name).residual == Residual::norm_before_and_after)
-        block.kept +=
-            row + of.wide(residual);  // what enters the norm behind the mixer, and one factor of the norm
+        block.kept += row + factors;  // what enters the norm behind the mixer, and its factors
       if (!backward) {
         most = std::max(most, kept + 4 * row + block.kept);
         continue;
       }
-      kept += 2 * row + of.wide(residual);  // the residual sum, its norm, and one factor of that
+      kept += 2 * row + factors;  // the residual sum, its norm, and the factors of that
       most = std::max(most, kept + block.kept + block.backward + 2 * row);  // and the gradients of both
       if (!options.checkpointing) kept += block.kept;
     }

@@ -48,11 +48,19 @@ PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSetting
       log_info("distributed.pipeline.module_fqns_per_model_part: ", name,
                " has no parameters and is skipped");
   } else {
-    const std::int64_t count = plan.custom ? std::ssize(plan.rank_of_stage)
-                                           : count_stages(plan.kind, pp, config.num_layers(),
-                                                          section.layers_per_stage, round_of(section));
-    plan.stages = settings.block_weights ? weighted_stages(config.blocks, count, *settings.block_weights)
-                                         : even_stages(config.num_layers(), count);
+    const std::int64_t layers = config.names.layers(config.num_layers()),
+                       count = plan.custom ? std::ssize(plan.rank_of_stage)
+                                           : count_stages(plan.kind, pp, layers, section.layers_per_stage,
+                                                          round_of(section));
+    if (settings.block_weights) {
+      plan.stages = weighted_stages(config.blocks, count, *settings.block_weights);
+    } else {
+      plan.stages = even_stages(layers, count);
+      for (ModelChunk& stage : plan.stages) {
+        stage.first_block = config.names.first_block(stage.first_block);
+        stage.end_block = config.names.first_block(stage.end_block);
+      }
+    }
   }
   for (const ModelChunk& stage : plan.stages)
     require(stage.first_block >= config.num_layers() ||

@@ -28,7 +28,7 @@ const Family* find_family(const JsonView& config) {
 }
 
 const Family& family_of(const ModelConfig& config) {
-  const auto found = std::ranges::find(families(), config.names, &Family::names);
+  const auto found = std::ranges::find(families(), &config.names.table(), &Family::names);
   expect(found != families().end(), "a config with names of no family");
   return **found;
 }
