@@ -193,6 +193,18 @@ std::optional<std::int64_t> ModelNames::find_layer(std::string_view text) const 
                                                                                   : std::nullopt;
 }
 
+std::vector<std::int64_t> ModelNames::first_of_slots() const {
+  if (blocks_.empty()) return {0};
+  std::vector<std::int64_t> first;
+  std::vector<int> slots;
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    if (std::ranges::find(slots, blocks_[i].slot) != slots.end()) continue;
+    slots.push_back(blocks_[i].slot);
+    first.push_back(static_cast<std::int64_t>(i));
+  }
+  return first;
+}
+
 std::int64_t ModelNames::layers(std::int64_t blocks) const {
   return blocks_.empty() ? blocks : blocks_.back().layer + 1;
 }

@@ -139,6 +139,8 @@ class ModelNames {
 
   /// Whether a layer of the files may be several blocks.
   bool layered() const { return !blocks_.empty(); }
+  /// The first block of each slot.
+  std::vector<std::int64_t> first_of_slots() const;
   /// "backbone.layers.3": what the names of the layer's tensors begin with.
   std::string layer_text(std::int64_t layer) const;
   /// N of "backbone.layers.N"; nothing for other texts.

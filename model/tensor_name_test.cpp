@@ -126,6 +126,8 @@ TEST_CASE("tensor names: a layer of the files may be several blocks") {
   std::vector<std::int64_t> first;
   for (std::int64_t layer = 0; layer <= 4; ++layer) first.push_back(names.first_block(layer));
   CHECK(first == std::vector<std::int64_t>{0, 2, 3, 3, 5});
+  CHECK(names.first_of_slots() == std::vector<std::int64_t>{0, 1});
+  CHECK(usual.first_of_slots() == std::vector<std::int64_t>{0});
   CHECK(names.layer_text(3) == "model.layers.3");
   CHECK(usual.layer_text(3) == usual.text(block_name(3)));
 }

@@ -21,9 +21,10 @@ ModelConfig config_for(std::int64_t ranks) {
 }
 
 void install(Stack& model, Communicator& cp, AttentionCore (*attention_core)(Communicator&)) {
-  for (AttentionMixer* mixer : model.mixers<AttentionMixer>()) mixer->set_core(attention_core(cp));
-  for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_core_runner(context_parallel_mamba(cp));
   model.token_rows = row_cut(cp.size(), cp.rank());
+  for (AttentionMixer* mixer : model.mixers<AttentionMixer>())
+    mixer->set_core(attention_core(cp), model.token_rows);
+  for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_core_runner(context_parallel_mamba(cp));
   for (MoeMixer* mixer : model.moe_layers()) mixer->set_rows(model.token_rows);
 }
 

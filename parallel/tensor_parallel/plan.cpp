@@ -28,9 +28,12 @@ std::vector<TensorParallelRule> usual_rules(const ModelSetup& setup) {
       rules.push_back({std::move(pattern), std::string(name_of(style))});
   };
   add(embeddings_name(), TensorStyle::vocab_parallel);
-  add(block_name(0) / "norm", TensorStyle::sequence_parallel);
+  const std::vector<std::int64_t> slots = config.names.first_of_slots();
   const bool norm_after = has_norm_after(config);
-  if (norm_after) add(block_name(0) / post_norm, TensorStyle::sequence_parallel);
+  for (const std::int64_t block : slots) {
+    add(block_name(block) / "norm", TensorStyle::sequence_parallel);
+    if (norm_after) add(block_name(block) / post_norm, TensorStyle::sequence_parallel);
+  }
   std::vector<BlockKind> kinds = config.kinds();
   std::ranges::sort(kinds, {}, [](BlockKind kind) { return name_of(kind); });
   const auto add_mixers = [&](const TensorName& block) {
@@ -38,7 +41,7 @@ std::vector<TensorParallelRule> usual_rules(const ModelSetup& setup) {
       for (const BlockTensor& tensor : kind->tensors())
         add(mixer_of(block) / module_of(tensor), tensor.cut.style);
   };
-  add_mixers(block_name(0));
+  for (const std::int64_t block : slots) add_mixers(block_name(block));
   add(final_norm_name(), TensorStyle::sequence_parallel);
   if (!config.tie_word_embeddings) add(head_name(), TensorStyle::vocab_parallel);
   if (setup.choices.mtp.depths == 0) return rules;

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <array>
 
+#include "data/hf/families/llama/llama.h"
 #include "data/hf/families/nemotron_h/nemotron_h.h"
 
 namespace nemocube {
 
 std::span<const Family* const> families() {
-  static constexpr std::array all{&nemotron_h_family};
+  static constexpr std::array all{&nemotron_h_family, &llama_family};
   return all;
 }
 

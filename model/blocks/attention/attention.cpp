@@ -32,6 +32,7 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
   sources.points.emplace(name / "qkv.input",
                          TransformPoint{&qkv_input_, PointPlace::way_in, name / "q_proj"});
   options_.head_dim = sources.config.attention.head_dim;
+  rope_ = sources.config.attention.rope;
   options_.heads = q_proj_.out_features() / options_.head_dim;
   options_.kv_heads = k_proj_.out_features() / options_.head_dim;
 }
@@ -110,10 +111,27 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
   return out;
 }
 
+namespace {
+/// One more than the last position of any token.
+std::int64_t positions_of(const Sequences& sequences) {
+  const auto of_tokens = std::span(sequences.positions()).first(static_cast<std::size_t>(sequences.token_count()));
+  return of_tokens.empty() ? 0 : std::ranges::max(of_tokens) + 1;
+}
+}  // namespace
+
 Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const Sequences& sequences = call.sequences;
   const Var in = apply(qkv_input_, ctx, x, sequences);
-  const Var q = q_proj_(ctx, in, sequences), k = k_proj_(ctx, in, sequences), v = v_proj_(ctx, in, sequences);
+  Var q = q_proj_(ctx, in, sequences), k = k_proj_(ctx, in, sequences);
+  const Var v = v_proj_(ctx, in, sequences);
+  if (rope_.type != RopeType::none) {
+    const RotaryFrequencies frequencies =
+        rotary_frequencies(rope_, options_.head_dim, depends_on_batch(rope_) ? positions_of(sequences) : 0);
+    RotatedHeads turned = rope(ctx, std::move(q), std::move(k), options_.head_dim, frequencies,
+                               rows_ ? rows_(sequences) : sequences);
+    q = std::move(turned.q);
+    k = std::move(turned.k);
+  }
   Var y;
   if (call.state)
     y = decode(ctx, q.value(), k.value(), v.value(), sequences, static_cast<State&>(*call.state));

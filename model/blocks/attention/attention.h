@@ -8,23 +8,29 @@ namespace nemocube {
 using AttentionCore = std::function<Var(Context&, const Var& q, const Var& k, const Var& v,
                                         const AttentionOptions&, const Sequences& whole)>;
 
-/// Causal grouped-query attention without position embeddings (docs/attention.md):
-///     o_proj(attention(q_proj x, k_proj x, v_proj x))
+/// Causal grouped-query attention, with a rotary embedding R of queries and keys where the config has one
+/// (docs/attention.md):
+///     o_proj(attention(R q_proj x, R k_proj x, v_proj x))
 class AttentionMixer final : public Mixer {
  public:
   AttentionMixer(const MixerSources& sources, const TensorName& name);
   Var forward(Context& ctx, const Var& x, const MixerCall& call) override;
   std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
 
-  /// Replaces the operation `attention`, except where a state is given.
-  void set_core(AttentionCore core) { core_ = std::move(core); }
+  /// Replaces the operation `attention`, except where a state is given. `rows`: those of x that it gets.
+  void set_core(AttentionCore core, RowCut rows) {
+    core_ = std::move(core);
+    rows_ = std::move(rows);
+  }
 
  private:
   struct State;
   Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Sequences& sequences,
                 State& state) const;
   AttentionOptions options_;
+  RopeConfig rope_;
   AttentionCore core_;
+  RowCut rows_;
   Transform qkv_input_;
   Linear q_proj_, k_proj_, v_proj_, o_proj_;
 };

@@ -22,13 +22,23 @@ constexpr CutRule keys_or_values{
 
 std::optional<Shape> key_or_value(const C& c) { return shape_of(c.attention.kv_width(), c.hidden_size); }
 
+std::optional<Shape> key_or_value_bias(const C& c) {
+  return shape_if(c.attention.qkv_bias, c.attention.kv_width());
+}
+
 const BlockTensor tensor_table[] = {
     {"q_proj.weight", [](const C& c) { return shape_of(c.attention.q_width(), c.hidden_size); },
      InitialLaw::input, cut_by_columns},
+    {"q_proj.bias", [](const C& c) { return shape_if(c.attention.qkv_bias, c.attention.q_width()); },
+     InitialLaw::zero, cut_by_columns},
     {"k_proj.weight", key_or_value, InitialLaw::input, keys_or_values},
+    {"k_proj.bias", key_or_value_bias, InitialLaw::zero, keys_or_values},
     {"v_proj.weight", key_or_value, InitialLaw::input, keys_or_values},
+    {"v_proj.bias", key_or_value_bias, InitialLaw::zero, keys_or_values},
     {"o_proj.weight", [](const C& c) { return shape_of(c.hidden_size, c.attention.q_width()); },
      InitialLaw::output, cut_by_rows},
+    {"o_proj.bias", [](const C& c) { return shape_if(c.attention.output_bias, c.hidden_size); },
+     InitialLaw::zero, cut_by_rows_bias},
 };
 
 class AttentionBlock final : public BlockType {
@@ -42,6 +52,7 @@ class AttentionBlock final : public BlockType {
     check_width("num_attention_heads x head_dim", c.attention.num_attention_heads, c.attention.head_dim);
     check_multiple("num_attention_heads", c.attention.num_attention_heads, "num_key_value_heads",
                    c.attention.num_key_value_heads);
+    validate_rope(c.attention.rope, c.attention.head_dim);
   }
 
   std::span<const BlockTensor> tensors() const override { return tensor_table; }
@@ -68,6 +79,9 @@ class AttentionBlock final : public BlockType {
     work.product(products, rows.all, width * heads, h);
     const double scores = rows.all * 4 * heads * width * (rows.length + 1) / 2;  // of the causal half
     work.operations(BlockWork::Part::attention, scores, 2.5 * scores);
+    if (c.attention.rope.type == RopeType::none) return;
+    const double turned = 2 * rows.all * width * (heads + kv);  // read and written, each way
+    work.numbers(turned, turned);
   }
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,

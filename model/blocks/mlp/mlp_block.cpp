@@ -12,11 +12,17 @@ namespace {
 
 using C = BlockConfig;
 
+std::optional<Shape> inner_bias(const C& c) { return shape_if(c.mlp.bias, c.mlp.intermediate_size); }
+
 const BlockTensor tensor_table[] = {
+    {"gate_proj.weight",
+     [](const C& c) { return shape_if(c.mlp.gate.has_value(), c.mlp.intermediate_size, c.hidden_size); },
+     InitialLaw::input, cut_by_columns},
+    {"gate_proj.bias", [](const C& c) { return c.mlp.gate ? inner_bias(c) : std::nullopt; }, InitialLaw::zero,
+     cut_by_columns},
     {"up_proj.weight", [](const C& c) { return shape_of(c.mlp.intermediate_size, c.hidden_size); },
      InitialLaw::input, cut_by_columns},
-    {"up_proj.bias", [](const C& c) { return shape_if(c.mlp.bias, c.mlp.intermediate_size); },
-     InitialLaw::zero, cut_by_columns},
+    {"up_proj.bias", inner_bias, InitialLaw::zero, cut_by_columns},
     {"down_proj.weight", [](const C& c) { return shape_of(c.hidden_size, c.mlp.intermediate_size); },
      InitialLaw::output, cut_by_rows},
     {"down_proj.bias", [](const C& c) { return shape_if(c.mlp.bias, c.hidden_size); }, InitialLaw::zero,
@@ -31,7 +37,7 @@ class MlpBlock final : public BlockType {
 
   std::span<const BlockTensor> tensors() const override { return tensor_table; }
   std::unique_ptr<Mixer> make(const MixerSources& sources, const TensorName& mixer) const override {
-    return std::make_unique<MlpMixer>(sources, mixer);
+    return std::make_unique<MlpMixer>(sources, mixer, sources.config.mlp.gate);
   }
 
   std::string_view entry() const override { return "up_proj"; }
@@ -40,13 +46,18 @@ class MlpBlock final : public BlockType {
   }
 
   void add_work(BlockWork& work, const C& c, const BlockRows& rows, const BlockDivisors& of) const override {
-    add_mlp_work(work, rows.all, real(c.hidden_size), real(c.mlp.intermediate_size) / real(of.tp));
+    const double width = real(c.hidden_size), inner = real(c.mlp.intermediate_size) / real(of.tp);
+    if (!c.mlp.gate) return add_mlp_work(work, rows.all, width, inner);
+    for (int projection = 0; projection < 2; ++projection)
+      work.product(BlockWork::Part::products, rows.all, width, inner);
+    work.product(BlockWork::Part::products, rows.all, inner, width);
+    work.numbers(3 * rows.all * inner, 5 * rows.all * inner);  // what gated_activation reads and writes
   }
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
                      const BlockDivisors& by) const override {
     const std::int64_t inner = of.stored(rows.all * real(part_of_size(c.mlp.intermediate_size, by.tp)));
-    return {inner, inner};
+    return {c.mlp.gate ? 3 * inner : inner, inner};
   }
 };
 

@@ -3,7 +3,7 @@
 
 namespace nemocube {
 
-/// A squared-ReLU MLP (docs/mlp.md).
+/// An MLP with a squared ReLU, or a gated one (docs/mlp.md).
 extern const BlockKind mlp_block;
 
 }  // namespace nemocube

@@ -1,0 +1,19 @@
+#pragma once
+#include "data/hf/families/family.h"
+
+namespace nemocube {
+
+/// Llama 2 and 3 (`llama`, LlamaForCausalLM). A layer of the files is two blocks: attention with a rotary
+/// embedding, and an MLP with a SiLU gate, each with its own norm.
+///
+/// config.json: the keys of Hugging Face's LlamaConfig, whose defaults count where a key is absent;
+/// num_key_value_heads and head_dim follow from num_attention_heads and hidden_size. `attention_bias` is of all
+/// four projections of attention, `mlp_bias` of all three of the MLP. The rotary embedding: data/hf/rope_keys.h.
+/// `attention_dropout`, `sliding_window` and `pretraining_tp` have no effect, which a warning says of the first
+/// two where they ask for something. hidden_act other than silu is refused.
+extern const Family llama_family;
+
+/// AutoModel's llama3_flops (components/utils/flops_utils.py).
+double llama_automodel_flops(const ModelSetup& setup, std::int64_t sequences, std::int64_t length);
+
+}  // namespace nemocube

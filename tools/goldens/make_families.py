@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Makes the goldens of model families beside NemotronH: small random models, what Hugging Face computes for them, and 20 steps.
+
+    python tools/goldens/make_families.py               rewrite tests/goldens/<case> and tests/goldens/rope (the same bytes)
+    python tools/goldens/make_families.py --report      also print float32 noise
+
+Each case has the files of a case of make_goldens.py (logits, loss and gradients in float64) and of train20 (tokens, recipe,
+losses and norms of 20 AdamW steps in float64). `rope/frequencies.json` has inverse frequencies and attention factors as
+transformers computes them, in float64, for every type of rotary embedding.
+
+float64 is not enough by itself: the classes cast to float32 in norms, softmax and rotary tables. Here these are casts to float64.
+"""
+
+import argparse
+import contextlib
+import copy
+import json
+import math
+import pathlib
+import shutil
+
+import torch
+import transformers
+from transformers import LlamaConfig, LlamaForCausalLM, modeling_rope_utils
+from transformers.models.llama import modeling_llama
+
+import model_files as files
+import oracle
+from make_goldens import DEFAULT_OUT, distance
+from make_train20 import GLOBAL_BATCH, LOCAL_BATCH, MAX_NORM, OPTIMIZER, RECIPE, SCHEDULE, STEPS, learnable_rows, learning_rate
+
+SEQ = 13
+BATCH = 2
+TRAIN_SEQ = 8
+
+SMALL = dict(
+    vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, rms_norm_eps=1e-5,
+    max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=None,
+)
+
+# `keys`: of config.json. `by_hand`: config.json has exactly these keys, in spellings of older releases; else the class saves it.
+CASES = {
+    "llama": dict(
+        seed=1,
+        by_hand=False,
+        keys=dict(
+            num_key_value_heads=2, head_dim=8, tie_word_embeddings=False,
+            rope_parameters=dict(
+                rope_type="llama3", rope_theta=100.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                original_max_position_embeddings=32,
+            ),
+        ),
+    ),
+    # One key and value head for each query head, and a head_dim that follows from the hidden size.
+    "llama_biases": dict(
+        seed=2,
+        by_hand=True,
+        keys=dict(
+            attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rope_theta=100.0,
+            rope_scaling=dict(
+                type="yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=4.0, beta_slow=1.0,
+            ),
+        ),
+    ),
+}
+
+ROPES = [
+    dict(rope_type="default", rope_theta=10000.0),
+    dict(rope_type="linear", rope_theta=10000.0, factor=4.0),
+    dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0),
+    dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+         original_max_position_embeddings=8192),
+    dict(rope_type="llama3", rope_theta=100.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+         original_max_position_embeddings=32),
+    dict(rope_type="yarn", rope_theta=10000.0, factor=16.0, original_max_position_embeddings=4096),
+    dict(rope_type="yarn", rope_theta=1000000.0, factor=0.25, original_max_position_embeddings=16384),
+    dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=16, beta_fast=4.0, beta_slow=1.0,
+         truncate=False, mscale=1.0, mscale_all_dim=0.5),
+    dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=16, attention_factor=1.25),
+    dict(rope_type="longrope", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64,
+         short_factor=[1.0 + 0.1 * i for i in range(8)], long_factor=[2.0 + 0.5 * i for i in range(8)]),
+    dict(rope_type="longrope", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64, attention_factor=1.5,
+         short_factor=[1.0] * 8, long_factor=[4.0] * 8),
+]
+
+
+class WideTorch:
+    """The torch module, in which float32 is float64."""
+
+    float32 = float = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@contextlib.contextmanager
+def widened():
+    modules = (modeling_llama, modeling_rope_utils)
+    for module in modules:
+        module.torch = WideTorch()
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.torch = torch
+        del torch.Tensor.float
+
+
+def frequencies(config, longest):
+    """Inverse frequencies and attention factor in float64."""
+    kind = config.rope_parameters["rope_type"]
+    with widened():
+        if kind == "default":
+            made = modeling_llama.LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+        else:
+            made = modeling_rope_utils.ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=longest)
+    return made[0].double(), float(made[1])
+
+
+def load(directory, dtype):
+    model, info = LlamaForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    problems = {key: value for key, value in info.items() if value}
+    if problems:
+        raise RuntimeError(f"{directory}: Hugging Face did not load every tensor: {problems}")
+    model = model.to(dtype).train()
+    if dtype == torch.float64:
+        rotary = model.model.rotary_emb
+        rotary.inv_freq, rotary.attention_scaling = frequencies(model.config, SEQ)
+        rotary.original_inv_freq = rotary.inv_freq
+    return model
+
+
+def logits_of(model, ids):
+    with widened() if model.lm_head.weight.dtype == torch.float64 else contextlib.nullcontext():
+        logits = model(input_ids=ids, use_cache=False).logits
+    assert logits.dtype == model.lm_head.weight.dtype
+    return logits
+
+
+def forward_backward(model, ids, labels):
+    model.zero_grad(set_to_none=True)
+    logits = logits_of(model, ids)
+    loss = oracle.mean_loss(logits, labels)
+    loss.backward()
+    return logits.detach(), loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters()}
+
+
+def random_value(name, shape, gen):
+    normal = torch.randn(shape, generator=gen, dtype=torch.float64)
+    if name.endswith("norm.weight"):
+        return 0.5 + torch.rand(shape, generator=gen, dtype=torch.float64)
+    if name.endswith("bias"):
+        return 0.3 * normal
+    if name.endswith("embed_tokens.weight"):
+        return normal
+    return 1.5 / math.sqrt(shape[-1]) * normal
+
+
+def write_config(directory, case):
+    keys = {**SMALL, **case["keys"]}
+    if case["by_hand"]:
+        files.write_json(directory / "config.json", {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+            **{k: v for k, v in keys.items() if v is not None}})
+        return
+    config = LlamaConfig(**keys)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(directory)
+
+
+def write_model(directory, gen):
+    config = LlamaConfig.from_pretrained(directory)
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+        shapes = {n: t.shape for n, t in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        shapes.pop("lm_head.weight", None)
+    files.write_model(directory, {n: random_value(n, shapes[n], gen).float() for n in sorted(shapes)}, shards=1)
+
+
+def one_step(model, optimizer, ids, labels, rate):
+    count = (labels != oracle.IGNORED).sum().item()
+    optimizer.zero_grad(set_to_none=True)
+    loss = 0.0
+    for first in range(0, GLOBAL_BATCH, LOCAL_BATCH):
+        part = slice(first, first + LOCAL_BATCH)
+        total = oracle.token_loss_sum(logits_of(model, ids[part]), labels[part])
+        (total / count).backward()
+        loss += total.item() / count
+    parameters = list(model.parameters())
+    norm = math.sqrt(sum(p.grad.square().sum().item() for p in parameters))
+    if MAX_NORM / (norm + 1e-6) < 1.0:
+        for p in parameters:
+            p.grad.mul_(MAX_NORM / (norm + 1e-6))
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    return loss, norm, count
+
+
+def train(directory, tokens, dtype):
+    model = load(directory, dtype)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=OPTIMIZER["lr"], betas=tuple(OPTIMIZER["betas"]), eps=OPTIMIZER["eps"],
+        weight_decay=OPTIMIZER["weight_decay"], foreach=False, fused=False)
+    records = []
+    for step in range(STEPS):
+        rows = slice(step * GLOBAL_BATCH, (step + 1) * GLOBAL_BATCH)
+        rate = learning_rate(step)
+        loss, norm, count = one_step(model, optimizer, tokens["input_ids"][rows], tokens["labels"][rows], rate)
+        records.append(dict(step=step, loss=loss, grad_norm=norm, lr=learning_rate(step + 1), lr_used=rate,
+                            num_label_tokens=count))
+    return records
+
+
+def make_case(name, case, out, report):
+    directory = out / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    gen = torch.Generator().manual_seed(case["seed"])
+    write_config(directory, case)
+    write_model(directory, gen)
+    ids, labels = files.random_input(gen, BATCH, SEQ, SMALL["vocab_size"])
+    files.write_tensors(directory / "input.safetensors", {"input_ids": ids, "labels": labels})
+    model = load(directory, torch.float64)
+    logits, loss, grads = forward_backward(model, ids, labels)
+    expected = {"logits": logits, "loss": loss, **{f"grad.{n}": g for n, g in grads.items()}}
+    files.write_tensors(directory / "expected.safetensors", {n: t.float() for n, t in expected.items()})
+    rows, row_labels = learnable_rows(gen, STEPS * GLOBAL_BATCH, TRAIN_SEQ, SMALL["vocab_size"])
+    tokens = {"input_ids": rows, "labels": row_labels}
+    files.write_tensors(directory / "tokens.safetensors", tokens)
+    (directory / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    records = train(directory, tokens, torch.float64)
+    files.write_json(directory / "expected.json", records)
+    size = sum(f.stat().st_size for f in directory.iterdir())
+    print(f"{name}: loss {loss.item():.4f}, 20 steps {records[0]['loss']:.4f} -> {records[-1]['loss']:.4f}, {size / 1e3:.0f} kB")
+    if report:
+        logits32, _, grads32 = forward_backward(load(directory, torch.float32), ids, labels)
+        worst = max(distance(grads32[n], g) for n, g in grads.items())
+        steps32 = train(directory, tokens, torch.float32)
+        drift = max(abs(a["loss"] - b["loss"]) / b["loss"] for a, b in zip(steps32, records))
+        print(f"    float32: logits {distance(logits32, logits):.1e}, gradients {worst:.1e}, 20 losses {drift:.1e}")
+
+
+def make_frequencies(out):
+    directory = out / "rope"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    cases = []
+    for rope in ROPES:
+        for longest in (16, 200) if rope["rope_type"] in ("dynamic", "longrope") else (16,):
+            config = LlamaConfig(hidden_size=64, num_attention_heads=4, max_position_embeddings=128,
+                                 rope_parameters=copy.deepcopy(rope))
+            inverse, factor = frequencies(config, longest)
+            cases.append(dict(rope_parameters=rope, max_position_embeddings=128, head_dim=16, longest=longest,
+                              inverse=inverse.tolist(), attention_factor=factor))
+    text = ",\n".join(json.dumps(case) for case in cases)
+    (directory / "frequencies.json").write_text(f"[\n{text}\n]\n", encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=DEFAULT_OUT, help="directory of the cases")
+    parser.add_argument("--report", action="store_true", help="print how far plain float32 is from float64")
+    args = parser.parse_args()
+    oracle.check_version()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    make_frequencies(args.out)
+    for name, case in CASES.items():
+        make_case(name, case, args.out, args.report)
+
+
+if __name__ == "__main__":
+    main()
