@@ -39,15 +39,21 @@ inline Tensor contribution(GradNode& node, DType dtype) {
   return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype, node.device());
 }
 
-/// Like contribution(), for a kernel that may overwrite an incoming gradient, `dy` or `extra` (which may be
-/// undefined), with its result. The first of these that exists is taken: the place that `node` has for the
-/// result (a window, or the gradient of a leaf); `extra`, if no other tensor shares its storage; `dy`, under
-/// the same condition; new memory. `node` is null when the result is the gradient of more than one value.
+/// Like contribution(), for a kernel that may overwrite an incoming gradient, `dy`, or another operand, `extra`
+/// (which may be undefined), with its result. The first of these that exists is taken: the place that `node` has
+/// for the result (a window, or the gradient of a leaf); `extra`, if no other tensor shares its storage; `dy`,
+/// under the same condition; new memory. `node` is null when the result is the gradient of more than one value.
 inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& extra = {}) {
   if (node && node->has_place())
     if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;
   if (extra && extra.unique()) return extra;
   return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype(), dy.device());
+}
+
+/// Whether an operation that keeps nothing of `value` may write its result over it: no other tensor shares the
+/// storage, and `node`, that of the value, belongs to no parameter.
+inline bool may_overwrite(const Tensor& value, const GradNode* node) {
+  return value.unique() && value.contiguous() && !(node && node->leaf());
 }
 
 /// Column sums (see sum_segments) that are contributions to gradients.

@@ -1,13 +1,9 @@
 #pragma once
 #include <cmath>
 
-/// The arithmetic of square sums, for the kernels of the CPU and of CUDA.
-#ifdef __CUDACC__
-#define NEMOCUBE_HOST_AND_DEVICE __host__ __device__
-#else
-#define NEMOCUBE_HOST_AND_DEVICE
-#endif
+#include "core/cuda/host_and_device.h"
 
+/// The arithmetic of square sums, for the kernels of the CPU and of CUDA.
 namespace nemocube {
 
 /// sum 4^exponent; in a tensor as [3] f64.
@@ -45,4 +41,3 @@ NEMOCUBE_HOST_AND_DEVICE inline void write_decision(double* values, const Square
 }
 
 }  // namespace nemocube
-#undef NEMOCUBE_HOST_AND_DEVICE

@@ -15,8 +15,8 @@ Var relu2(Context& ctx, Var x) {
   const bool wants = ctx.records({&x});
   const std::shared_ptr<GradNode> node = x.node();
   x = {};  // `in` is now the only holder if the caller moved x in
-  const bool in_place = in.unique() && in.contiguous() && !(node && node->leaf());
-  Var y = make_result(in_place ? in : Tensor::empty(in.shape(), in.dtype(), in.device()), wants);
+  Var y = make_result(may_overwrite(in, node.get()) ? in : Tensor::empty(in.shape(), in.dtype(), in.device()),
+                      wants);
   relu2_forward(y.value(), in);
   if (y.needs_grad())
     ctx.tape->record("relu2", [value = y.value(), node, out = y.node()] {

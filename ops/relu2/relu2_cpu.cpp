@@ -1,32 +1,11 @@
-#include <algorithm>
 #include <cmath>
 
-#include "core/parallel_for.h"
 #include "ops/ivdep.h"
+#include "ops/pieces_cpu.h"
 #include "ops/relu2/relu2_kernels.h"
 
 namespace nemocube::cpu {
 namespace {
-
-constexpr std::int64_t slice = 4096;  // elements
-
-/// Calls fn(row, first, last) over pieces of at most `slice` columns, in parallel. Contiguous tensors count
-/// as one row.
-template <class Fn>
-void for_pieces(std::int64_t rows, std::int64_t cols, bool flat, Fn&& fn) {
-  if (flat) {
-    cols *= rows;
-    rows = 1;
-  }
-  const std::int64_t pieces = (cols + slice - 1) / slice;
-  const std::int64_t grain = 1 + 16384 / (std::min(cols, slice) + 1);
-  parallel_for(rows * pieces, grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t first = i % pieces * slice;
-      fn(i / pieces, first, std::min(cols, first + slice));
-    }
-  });
-}
 
 // Not std::max, which would turn a NaN into 0.
 template <class A>

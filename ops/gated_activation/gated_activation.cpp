@@ -1,0 +1,41 @@
+#include "ops/gated_activation/gated_activation.h"
+
+#include "core/profile.h"
+#include "ops/contribute.h"
+#include "ops/gated_activation/gated_activation_kernels.h"
+
+namespace nemocube {
+
+Var gated_activation(Context& ctx, Var gate, Var up, GateActivation phi) {
+  static Zone forward_zone("gated_activation/forward"), backward_zone("gated_activation/backward");
+  const ZoneTimer timer(forward_zone);
+  const Tensor g = gate.value(), u = up.value();
+  require(g.defined(), "gated_activation: gate: got no tensor");
+  require(u.defined(), "gated_activation: up: got no tensor");
+  require(is_float(g.dtype()), "gated_activation: gate: want f32, f64 or bf16, got ", g.dtype());
+  check_dtype("gated_activation: up", u, g.dtype());
+  check_shape("gated_activation: up", u, g.shape());
+
+  const bool wants = ctx.records({&gate, &up});
+  const std::shared_ptr<GradNode> ng = gate.node(), nu = up.node();
+  gate = {};  // g and u are now the only holders of what the caller moved in
+  up = {};
+  const bool over_gate = !wants && may_overwrite(g, ng.get()), over_up = !wants && may_overwrite(u, nu.get());
+  Var y = make_result(over_gate ? g : over_up ? u : Tensor::empty(g.shape(), g.dtype(), g.device()), wants);
+  gated_activation_forward(y.value(), g, u, phi);
+  if (y.needs_grad())
+    ctx.tape->record("gated_activation", [g, u, ng, nu, phi, out = y.node()] {
+      if (!out->filled()) return;
+      const ZoneTimer backward_timer(backward_zone);
+      const Tensor dy = out->take();
+      const Tensor dgate = ng ? contribution_over(ng.get(), dy, g) : Tensor();
+      // A node of both operands has a place for one of the gradients only.
+      const Tensor dup = nu ? contribution_over(nu == ng ? nullptr : nu.get(), dy, u) : Tensor();
+      gated_activation_backward(dgate, dup, dy, g, u, phi);
+      if (ng) ng->add(dgate);
+      if (nu) nu->add(dup);
+    });
+  return y;
+}
+
+}  // namespace nemocube
