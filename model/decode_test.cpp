@@ -13,7 +13,7 @@ Tensor prefill_logits(Stack& model, const TestBatch& b) { return model.logits(hi
 // they belong in `logits` [tokens, vocabulary].
 void feed(Stack& model, const TestBatch& b, DecodeState& state, std::int64_t from, std::int64_t to,
           const Tensor& logits) {
-  std::vector<std::int64_t> lengths;
+  std::vector<std::int64_t> lengths, starts;
   std::vector<std::int64_t> ids, rows;
   for (std::int64_t i = 0; i < b.sequences.count(); ++i) {
     for (std::int64_t t = from; t < std::min(to, b.sequences.length(i)); ++t) {
@@ -21,11 +21,12 @@ void feed(Stack& model, const TestBatch& b, DecodeState& state, std::int64_t fro
       ids.push_back(b.ids.data<std::int64_t>()[rows.back()]);
     }
     lengths.push_back(std::max<std::int64_t>(0, std::min(to, b.sequences.length(i)) - from));
+    starts.push_back(from);
   }
   Context ctx;
   const auto count = static_cast<std::int64_t>(ids.size());
   const Tensor out = model.logits(
-      model.hidden(ctx, Tensor::from(ids, {count}), Sequences::of_lengths(lengths), &state).value());
+      model.hidden(ctx, Tensor::from(ids, {count}), Sequences::of_lengths(lengths, starts), &state).value());
   for (std::int64_t r = 0; r < count; ++r)
     logits.narrow(0, rows[static_cast<std::size_t>(r)], 1).copy_from(out.narrow(0, r, 1));
 }
@@ -70,6 +71,26 @@ TEST_CASE("decode: blocks of different sizes, token by token") {
   randomise(model, 3);
   const TestBatch b = random_batch(model.config(), {19}, 5);
   CHECK_CLOSE(decoded_logits(model, b, one_by_one(19)), prefill_logits(model, b), tolerance(DType::f64));
+}
+
+TEST_CASE("decode: a rotary embedding turns cached keys and new queries by their positions") {
+  for (const RopeType type : {RopeType::standard, RopeType::llama3, RopeType::yarn}) {
+    ModelConfig config = tiny_llama_config();
+    config.attention.rope.type = type;
+    Stack model(config, DType::f64, Device::cpu);
+    randomise(model, 3);
+    const TestBatch b = random_batch(model.config(), {19, 7, 0, 1}, 5);
+    const Tensor want = prefill_logits(model, b);
+    for (const auto& cuts : {one_by_one(19), {5, 6, 19}, {19}})
+      CHECK_CLOSE(decoded_logits(model, b, cuts), want, tolerance(DType::f64));
+  }
+  // A call that does not say where its rows are in their sequences.
+  Stack model(tiny_llama_config(), DType::f64, Device::cpu);
+  DecodeState state = model.make_state(1);
+  const TestBatch b = random_batch(model.config(), {4}, 5);
+  Context ctx;
+  (void)model.hidden(ctx, b.ids, Sequences::uniform(1, 4), &state);
+  CHECK_THROWS_AS((void)model.hidden(ctx, b.ids, Sequences::uniform(1, 4), &state), std::logic_error);
 }
 
 TEST_CASE("decode: prompts of different lengths in one batch, some already at their end") {

@@ -62,6 +62,29 @@ TEST_CASE("model: a microbatch on Device::guard has the bits of the CPU, and the
     }
 }
 
+TEST_CASE("model: rotary embeddings, biases and gated MLPs on every device" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices())
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      if (device == Device::cpu) continue;
+      CAPTURE(device);
+      CAPTURE(dtype);
+      Stack whole(tiny_llama_config(), dtype, Device::cpu);
+      randomise(whole, 71);
+      const TestBatch batch = random_batch(whole.config(), {9, 0, 14, 3}, 72);
+      const auto got = step_on(device, whole, batch, false), want = step_on(Device::cpu, whole, batch, false);
+      const double most = dtype == DType::f32 ? 200 * 0x1p-24 : 40 * 0x1p-9;
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        CAPTURE(i);
+        REQUIRE(got[i].defined() == want[i].defined());
+        if (!want[i].defined()) continue;
+        if (device.is_cuda())
+          CHECK(relative_error(got[i], want[i]) <= most);
+        else
+          CHECK_BITS(got[i], want[i]);
+      }
+    }
+}
+
 TEST_CASE("model: a microbatch on cuda has the CPU's loss and gradients, and the host waits for nothing" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;

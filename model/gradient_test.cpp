@@ -39,6 +39,15 @@ TEST_CASE("model: gradients with all biases, latent experts, routing groups and 
   check_model_gradients(c, 37);
 }
 
+TEST_CASE("model: gradients with a rotary embedding, biases of attention and gated MLPs") {
+  ModelConfig config = tiny_llama_config();
+  check_model_gradients(config, 38);
+  config.mlp.gate = GateActivation::gelu_tanh;
+  config.mlp.bias = config.attention.output_bias = false;
+  config.attention.rope = {.type = RopeType::yarn, .rope_theta = 100, .factor = 4, .original_max_position_embeddings = 8};
+  check_model_gradients(config, 40);
+}
+
 TEST_CASE("model: gradients with a tied head: the embeddings have those of both ends") {
   ModelConfig config = tiny_config("M*-");
   config.tie_word_embeddings = true;

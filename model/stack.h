@@ -51,7 +51,8 @@ struct ForwardInput {
   Tensor ids;    ///< [T] i64, where the chunk has the embeddings
   Var residual;  ///< elsewhere: what the chunk before returned
   const Sequences& sequences;
-  DecodeState* state = nullptr;     ///< the tokens continue the sequences of the state
+  /// The tokens continue the sequences of the state, and the positions of `sequences` are those in them.
+  DecodeState* state = nullptr;
   BlockRecords* records = nullptr;  ///< make_records() of the chunk for the microbatch, in training
   std::size_t chunk = 0;            ///< of ModelPart::chunks
 };

@@ -32,6 +32,17 @@ inline ModelConfig tiny_config_with_all_tensors() {
   return config;
 }
 
+/// Attention with a rotary embedding and biases, and gated MLPs, as in Llama.
+inline ModelConfig tiny_llama_config() {
+  ModelConfig config = tiny_config("*-*-");
+  config.attention.qkv_bias = config.attention.output_bias = true;
+  config.attention.rope = {
+      .type = RopeType::llama3, .rope_theta = 100, .factor = 8, .original_max_position_embeddings = 32};
+  config.mlp.gate = GateActivation::silu;
+  config.mlp.bias = true;
+  return config;
+}
+
 /// Two blocks of each kind, of which the second has sizes of its own.
 inline ModelConfig tiny_pruned_config() {
   ModelConfig config = tiny_config("M*-EM*-E");

@@ -23,7 +23,7 @@ struct PeftWriteOptions {
   std::optional<std::string> base_model_name_or_path;
   std::optional<std::string> revision = {};  ///< of the base on the Hub
   ExpertForm experts = ExpertForm::stacked;
-  ModelNames names;  ///< of the model
+  ModelNames names = {};  ///< of the model
   /// Further files: contents by name, such as automodel_peft_config.json and tokenizer.json.
   std::map<std::string, std::string> other_files = {};
 };

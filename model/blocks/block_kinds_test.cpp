@@ -30,20 +30,21 @@ TEST_CASE("block kinds: found by letter, name and alias, and by nothing else") {
 TEST_CASE("block kinds: each tensor of a model has a row, and each row is in some model") {
   std::set<std::string_view> rows;
   const ModelConfig config = tiny_config_with_all_tensors();
-  for (const TensorSpec& spec : tensor_specs(config)) {
-    REQUIRE(spec.cut);
-    CHECK(spec.id.whole() == spec.module.whole());
-    const std::optional<BlockKind> kind = config.kind_of(spec.id);
-    CHECK(kind.has_value() == spec.id.block_of_model().has_value());
-    if (!spec.id.in_mixer()) continue;
-    const BlockTensor* row = find_block_tensor(*kind, spec.id.member);
-    REQUIRE(row);
-    rows.insert(row->name);
-    CHECK(row->law == spec.law);
-    CHECK(&row->cut == spec.cut);
-    CHECK(row->keep_f32 == spec.keep_f32);
-    CHECK(keeps_f32(config, spec.id) == spec.keep_f32);
-  }
+  for (const ModelConfig& of : {config, tiny_llama_config()})
+    for (const TensorSpec& spec : tensor_specs(of)) {
+      REQUIRE(spec.cut);
+      CHECK(spec.id.whole() == spec.module.whole());
+      const std::optional<BlockKind> kind = of.kind_of(spec.id);
+      CHECK(kind.has_value() == spec.id.block_of_model().has_value());
+      if (!spec.id.in_mixer()) continue;
+      const BlockTensor* row = find_block_tensor(*kind, spec.id.member);
+      REQUIRE(row);
+      rows.insert(row->name);
+      CHECK(row->law == spec.law);
+      CHECK(&row->cut == spec.cut);
+      CHECK(row->keep_f32 == spec.keep_f32);
+      CHECK(keeps_f32(of, spec.id) == spec.keep_f32);
+    }
   for (const BlockKind kind : block_kinds())
     for (const BlockTensor& row : kind->tensors()) CHECK(rows.contains(row.name));
   CHECK(find_block_tensor(mamba_block, "norm.weight") != nullptr);

@@ -1,6 +1,9 @@
 #include "tests/grids/grid_cases.h"
 
+#include <nlohmann/json.hpp>
+
 #include "core/error.h"
+#include "data/hf/hf_config.h"
 #include "model/test_configs.h"
 #include "parallel/schedule/stages.h"
 #include "parallel/tensor_parallel/cuts.h"
@@ -116,6 +119,28 @@ ModelConfig pruned_grid_model() {
   mamba.mamba.conv_kernel = 2;
   mamba.mamba.chunk_size = 3;
   mlp.mlp.intermediate_size = 20, mlp.mlp.bias = mlp.moe.bias = false;
+  return c;
+}
+
+ModelConfig llama_grid_model() {
+  const Json config = {{"model_type", "llama"},
+                       {"vocab_size", 23},
+                       {"hidden_size", 16},
+                       {"intermediate_size", 12},
+                       {"num_hidden_layers", 4},
+                       {"num_attention_heads", 4},
+                       {"num_key_value_heads", 2},
+                       {"head_dim", 4},
+                       {"attention_bias", true},
+                       {"mlp_bias", true},
+                       {"rope_theta", 100},
+                       {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}};
+  return parse_hf_config(JsonView(config, "config.json"));
+}
+
+GridCase without_experts(GridCase c) {
+  c.grid.ep = c.grid.expt_tp = 1;
+  c.dispatcher = DispatcherKind::local;
   return c;
 }
 

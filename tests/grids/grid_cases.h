@@ -27,6 +27,10 @@ std::string name_of(const GridCase& grid);
 ModelConfig grid_model();
 /// The same with sizes of their own in blocks of every kind, which every case divides as well.
 ModelConfig pruned_grid_model();
+/// A Llama with biases: four layers, which are eight blocks, with names of files of its own.
+ModelConfig llama_grid_model();
+/// The case for a model without experts.
+GridCase without_experts(GridCase c);
 /// Low-rank adapters of every linear layer and stack of experts, with dropout.
 LoraAdapters adapters_of_all(const ModelSetup& config, DropoutPosition position);
 ParallelPlan plan_of(const GridCase& grid, const ModelSetup& config);

@@ -80,6 +80,7 @@ struct Task {
   Frozen frozen = Frozen::nothing;
   MtpTraining mtp = {};
   bool pruned = false;
+  bool llama = false;
   double noise_alpha = 0;  ///< of noise on the embeddings
   /// Half as many heads and longer chunks: the software GPU spends most of a step in the scans.
   bool short_scans = false;
@@ -111,7 +112,9 @@ bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
 }
 
 ModelSetup model_of(const Task& task) {
-  ModelSetup config = task.pruned ? pruned_grid_model() : grid_model();
+  ModelSetup config = task.llama    ? llama_grid_model()
+                      : task.pruned ? pruned_grid_model()
+                                    : grid_model();
   if (task.short_scans) config.config.mamba.num_heads = 4, config.config.mamba.chunk_size = 8;
   config.config.tie_word_embeddings = task.tied;
   if (task.tied) {
@@ -450,6 +453,20 @@ TEST_CASE("grids: steps with a tied head and other norms and residual forms are 
     if (odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
     task.frozen = Frozen::up_to_block_2;
     if (all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    odd = !odd;
+  }
+}
+
+TEST_CASE("grids: steps of a Llama are those of one rank") {
+  bool odd = false;
+  for (const GridCase& of : wished_cases()) {
+    const GridCase c = without_experts(of);
+    CAPTURE(name_of(c));
+    log_info("grid with a Llama: ", name_of(c));
+    Task task{.dtype = DType::f64, .packed = c.packed, .global_loss = c.grid.dp() == 1, .llama = true};
+    if (!odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    task.frozen = Frozen::base_post;
+    if (odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
     odd = !odd;
   }
 }

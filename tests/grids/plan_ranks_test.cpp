@@ -191,6 +191,19 @@ TEST_CASE("plan: the same with a tied head and other norms and residual forms") 
   }
 }
 
+TEST_CASE("plan: the same with a Llama") {
+  for (const GridCase& of : grid_cases(test_world().size(), "")) {
+    const GridCase c = without_experts(of);
+    CAPTURE(name_of(c));
+    ModelSetup config = llama_grid_model();
+    compare_with_plan(c, DType::bf16, config);
+    config.choices.lora = adapters_of_all(config, DropoutPosition::post);
+    for (const TensorSpec& spec : tensor_specs(config))
+      if (spec.factor == LoraFactor::none) config.choices.frozen.insert(spec.id);
+    compare_with_plan(c, DType::f32, config);
+  }
+}
+
 TEST_CASE("plan: the same with multi-token prediction") {
   for (const GridCase& c : grid_cases(test_world().size(), "")) {
     CAPTURE(name_of(c));

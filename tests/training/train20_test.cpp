@@ -14,12 +14,12 @@ namespace fs = std::filesystem;
 
 double relative(double got, double want) { return std::abs(got - want) / std::abs(want); }
 
-// Runs the golden recipe in a copy of its directory; the result is its log.
-std::vector<Json> train20(const std::vector<std::string>& overrides) {
+// Runs the recipe in a copy of a golden directory; the result is its log.
+std::vector<Json> train20(const std::vector<std::string>& overrides, const char* golden = "train20") {
   wait_politely();
   const TestDir scratch;
   for (const char* name : {"config.json", "model.safetensors", "recipe.yaml", "tokens.safetensors"})
-    fs::copy_file(source_dir() / "tests" / "goldens" / "train20" / name, scratch / name);
+    fs::copy_file(source_dir() / "tests" / "goldens" / golden / name, scratch / name);
   const ProcessResult run = run_process(RunDir::train_command(overrides), scratch.path());
   CAPTURE(run.err);
   REQUIRE(run.exit_code == 0);
@@ -27,9 +27,10 @@ std::vector<Json> train20(const std::vector<std::string>& overrides) {
 }
 
 // Compares every step with what PyTorch computed.
-void check_train20(const std::vector<std::string>& overrides, double rel) {
-  const auto got = train20(overrides);
-  const Json want = read_json_file(source_dir() / "tests" / "goldens" / "train20" / "expected.json");
+void check_train20(const std::vector<std::string>& overrides, double rel, const char* golden = "train20") {
+  CAPTURE(golden);
+  const auto got = train20(overrides, golden);
+  const Json want = read_json_file(source_dir() / "tests" / "goldens" / golden / "expected.json");
   REQUIRE(want.size() == 20);
   REQUIRE(got.size() == want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -46,6 +47,10 @@ void check_train20(const std::vector<std::string>& overrides, double rel) {
 
 TEST_CASE("train20: 20 AdamW steps follow the losses, norms and rates of PyTorch") {
   check_train20({}, 1e-4);
+}
+
+TEST_CASE("train20: models of other families follow PyTorch as well") {
+  for (const char* golden : {"llama", "llama_biases"}) check_train20({}, 1e-5, golden);
 }
 
 TEST_CASE("train20: the other kernel variants follow PyTorch as well") {

@@ -15,7 +15,7 @@ struct Snapshot {
   std::vector<NamedTensor> weights;
   std::shared_ptr<const WeightFiles> files;
   LoraAdapters adapters;                  ///< that `weights` are; no modules: `weights` are the model
-  ModelNames names;  ///< of the model
+  ModelNames names = {};  ///< of the model
   std::string base, settings;  ///< of adapters: the model that they belong to, and automodel_peft_config.json
   std::optional<ModelRecord> base_record;    ///< of `base`
   DType dtype = DType::f32;                  ///< of the model

@@ -90,6 +90,13 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
                               const Sequences& sequences, State& state) const {
   const Tensor out = Tensor::empty(q.shape(), q.dtype(), q.device());
   if (q.rows() == 0) return out;
+  if (rope_.type != RopeType::none)
+    for (std::int64_t i = 0; i < sequences.count(); ++i) {
+      const std::int64_t cached = state.sequences[static_cast<std::size_t>(i)].length;
+      if (sequences.length(i) == 0) continue;
+      const std::int64_t position = sequences.positions()[static_cast<std::size_t>(sequences.begin(i))];
+      expect(position == cached, "sequence ", i, " goes on at position ", position, " behind ", cached, " rows");
+    }
   state.append(k, v, sequences);
   std::vector<AttentionPair> pairs;
   std::vector<std::int64_t> key;

@@ -31,8 +31,8 @@ struct RopeConfig {
   double beta_fast = 32, beta_slow = 1;               ///< yarn
   bool truncate = true;                               ///< yarn
   double mscale = 0, mscale_all_dim = 0;              ///< yarn; 0: not given
-  std::optional<double> attention_factor;             ///< yarn, longrope
-  std::vector<double> short_factor, long_factor;      ///< longrope: of each pair of channels
+  std::optional<double> attention_factor = {};       ///< yarn, longrope
+  std::vector<double> short_factor = {}, long_factor = {};  ///< longrope: of each pair of channels
 
   bool operator==(const RopeConfig&) const = default;
 };

@@ -1,0 +1,153 @@
+#include "data/hf/families/llama/llama.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "data/hf/hf_config.h"
+#include "data/hf/hf_weights.h"
+#include "data/json/test_dir.h"
+#include "model/blocks/attention/attention_block.h"
+#include "model/blocks/mlp/mlp_block.h"
+#include "tests/support/message_of.h"
+#include "tests/support/paths.h"
+
+using namespace nemocube;
+using namespace nemocube::testing;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const Json small = {{"model_type", "llama"},   {"hidden_size", 16},        {"intermediate_size", 24},
+                    {"num_hidden_layers", 3}, {"num_attention_heads", 4}, {"vocab_size", 40}};
+
+ModelConfig parse(Json changes = Json::object()) {
+  Json config = small;
+  config.update(changes);
+  return parse_hf_config(JsonView(config, "config.json"));
+}
+std::string fault(const Json& changes) {
+  return message_of([&] { (void)parse(changes); });
+}
+
+}  // namespace
+
+TEST_CASE("llama: a layer is an attention block and a gated MLP block, with the defaults of Hugging Face's class") {
+  const ModelConfig c = parse();
+  CHECK(c.blocks == std::vector<BlockKind>{attention_block, mlp_block, attention_block, mlp_block,
+                                           attention_block, mlp_block});
+  CHECK(c.names.layers(c.num_layers()) == 3);
+  CHECK(c.attention.num_key_value_heads == 4);
+  CHECK(c.attention.head_dim == 4);
+  CHECK(c.attention.rope == RopeConfig{.type = RopeType::standard});
+  CHECK(c.mlp.gate == GateActivation::silu);
+  CHECK(c.layer_norm_epsilon == 1e-6);
+  CHECK_FALSE(c.tie_word_embeddings);
+  CHECK_FALSE(c.attention.qkv_bias);
+  CHECK_FALSE(c.pad_token_id);
+  CHECK(c.eos_token_id == std::vector<std::int64_t>{2});
+  const ModelConfig none = parse_hf_config(JsonView(Json{{"architectures", {"LlamaForCausalLM"}}}, "config.json"));
+  CHECK(none.num_layers() == 64);
+  CHECK(none.hidden_size == 4096);
+  CHECK(none.mlp.intermediate_size == 11008);
+  CHECK(none.attention.head_dim == 128);
+  CHECK(none.vocab_size == 32000);
+}
+
+TEST_CASE("llama: biases, heads of another width and a tied head") {
+  const ModelConfig c = parse({{"attention_bias", true},
+                               {"mlp_bias", true},
+                               {"head_dim", 8},
+                               {"num_key_value_heads", 2},
+                               {"tie_word_embeddings", true}});
+  CHECK(c.attention.qkv_bias);
+  CHECK(c.attention.output_bias);
+  CHECK(c.mlp.bias);
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : tensor_specs(c))
+    if (spec.id.block_of_model().value_or(0) < 2) names.push_back(cat(spec.name, ' ', spec.shape));
+  CHECK(names == std::vector<std::string>{"model.embed_tokens.weight [40, 16]",
+                                          "model.layers.0.input_layernorm.weight [16]",
+                                          "model.layers.0.self_attn.q_proj.weight [32, 16]",
+                                          "model.layers.0.self_attn.q_proj.bias [32]",
+                                          "model.layers.0.self_attn.k_proj.weight [16, 16]",
+                                          "model.layers.0.self_attn.k_proj.bias [16]",
+                                          "model.layers.0.self_attn.v_proj.weight [16, 16]",
+                                          "model.layers.0.self_attn.v_proj.bias [16]",
+                                          "model.layers.0.self_attn.o_proj.weight [16, 32]",
+                                          "model.layers.0.self_attn.o_proj.bias [16]",
+                                          "model.layers.0.post_attention_layernorm.weight [16]",
+                                          "model.layers.0.mlp.gate_proj.weight [24, 16]",
+                                          "model.layers.0.mlp.gate_proj.bias [24]",
+                                          "model.layers.0.mlp.up_proj.weight [24, 16]",
+                                          "model.layers.0.mlp.up_proj.bias [24]",
+                                          "model.layers.0.mlp.down_proj.weight [16, 24]",
+                                          "model.layers.0.mlp.down_proj.bias [16]",
+                                          "model.norm.weight [16]"});
+}
+
+TEST_CASE("llama: config.json that cannot be meant") {
+  CHECK(fault({{"hidden_act", "gelu"}}) == "config.json: 'hidden_act': want \"silu\", got \"gelu\"");
+  CHECK(fault({{"hidden_size", 18}}).find("'head_dim' is missing, and hidden_size 18 is no multiple") != std::string::npos);
+  CHECK(fault({{"num_hidden_layers", 0}}).find("'num_hidden_layers': want 1 to") != std::string::npos);
+  CHECK(fault({{"head_dim", 5}}).find("head_dim: want an even number") != std::string::npos);
+  CHECK(fault({{"num_key_value_heads", 3}}).find("num_key_value_heads") != std::string::npos);
+}
+
+TEST_CASE("llama: what is written is read as the same") {
+  for (const Json& changes :
+       {Json::object(), Json{{"attention_bias", true}, {"head_dim", 8}, {"tie_word_embeddings", true}},
+        Json{{"rope_theta", 5e5},
+             {"rope_scaling",
+              {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4},
+               {"original_max_position_embeddings", 8192}}}}}) {
+    const ModelConfig config = parse(changes);
+    const Json written = parse_json(make_hf_config(config).text, "config.json");
+    CHECK(parse_hf_config(JsonView(written, "config.json")) == config);
+  }
+}
+
+TEST_CASE("llama: other spellings of names in files") {
+  const NameTable& names = *llama_family.names;
+  const std::string norm = "model.layers.1.input_layernorm.weight";
+  for (const char* spelled : {"model.layers.1.input_layernorm.weight", "layers.1.input_layernorm.weight",
+                              "language_model.model.layers.1.input_layernorm.weight",
+                              "model.language_model.layers.1.input_layernorm.weight",
+                              "module.model.layers.1._orig_mod.input_layernorm.weight"})
+    CHECK(canonical_place(spelled, names).name == norm);
+  CHECK(canonical_place("norm.weight", names).name == "model.norm.weight");
+  CHECK(canonical_place("embed_tokens.weight", names).name == "model.embed_tokens.weight");
+  CHECK(canonical_place("language_model.lm_head.weight", names).name == "lm_head.weight");
+}
+
+TEST_CASE("llama: published configs have the parameters that their pages show") {
+  const fs::path folder = source_dir().parent_path() / "shared" / "data" / "family_configs";
+  if (!fs::exists(folder)) {
+    std::cout << "skipped: published configs: no folder " << folder << '\n';
+    return;
+  }
+  const Json index = read_json_file(folder / "index.json");
+  int checked = 0;
+  for (const auto& [name, model] : index.at("models").items()) {
+    const fs::path file = folder / (name + ".json");
+    const Json config = read_json_file(file);
+    if (config.value("model_type", "") != "llama") continue;
+    std::int64_t parameters = 0;
+    for (const TensorSpec& spec : tensor_specs(parse_hf_config(JsonView(config, file.string()))))
+      parameters += spec.shape.numel();
+    CAPTURE(name);
+    CHECK(parameters == model.at("parameters"));
+    ++checked;
+  }
+  CHECK(checked >= 6);
+}
+
+TEST_CASE("llama: operations of a step as AutoModel counts them") {
+  ModelConfig c = parse({{"num_key_value_heads", 2}});
+  // 3 layers, hidden 16, MLP 24, vocabulary 40, 2 of 4 heads for keys and values, 5 rows of 10 tokens.
+  const double layer = 12 * 16 * 16 + 6 * 16 * 16 + 18 * 16 * 24 + 6 * 16 * 10, head = 6 * 16 * 40;
+  CHECK(llama_automodel_flops(c, 5, 10) == doctest::Approx(50 * (3 * layer + head)));
+}
