@@ -50,12 +50,6 @@ inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& 
   return dy.unique() ? dy : Tensor::empty(dy.shape(), dy.dtype(), dy.device());
 }
 
-/// Whether an operation that keeps nothing of `value` may write its result over it: no other tensor shares the
-/// storage, and `node`, that of the value, belongs to no parameter.
-inline bool may_overwrite(const Tensor& value, const GradNode* node) {
-  return value.unique() && value.contiguous() && !(node && node->leaf());
-}
-
 /// Column sums (see sum_segments) that are contributions to gradients.
 class ContributedSums {
  public:

@@ -3,6 +3,7 @@
 #include "core/profile.h"
 #include "ops/contribute.h"
 #include "ops/gated_activation/gated_activation_kernels.h"
+#include "ops/result_over.h"
 
 namespace nemocube {
 

@@ -3,6 +3,7 @@
 #include "core/profile.h"
 #include "ops/contribute.h"
 #include "ops/relu2/relu2_kernels.h"
+#include "ops/result_over.h"
 
 namespace nemocube {
 
@@ -15,8 +16,7 @@ Var relu2(Context& ctx, Var x) {
   const bool wants = ctx.records({&x});
   const std::shared_ptr<GradNode> node = x.node();
   x = {};  // `in` is now the only holder if the caller moved x in
-  Var y = make_result(may_overwrite(in, node.get()) ? in : Tensor::empty(in.shape(), in.dtype(), in.device()),
-                      wants);
+  Var y = make_result(result_over(in, node.get()), wants);
   relu2_forward(y.value(), in);
   if (y.needs_grad())
     ctx.tape->record("relu2", [value = y.value(), node, out = y.node()] {
