@@ -64,6 +64,11 @@ class GradNode {
   /// so far is forgotten.
   void set_place(Tensor place);
 
+  /// Intermediate only. Computes the value again, with the same bits, from what the closure of its operation
+  /// keeps anyway. The operation sets this where its result is large and quickly made, and clears this when its
+  /// closure runs. Empty: who needs the value in backward keeps the value (Kept).
+  std::function<Tensor()> again;
+
  private:
   void make_buffer();  // of a leaf, where it has none
   Tensor window();     // this node's part of the parent's buffer
@@ -96,6 +101,23 @@ class Var {
  private:
   Tensor value_;
   std::shared_ptr<GradNode> node_;
+};
+
+/// A value that a closure needs: the tensor, or how the tensor is computed again (GradNode::again).
+class Kept {
+ public:
+  Kept() = default;
+  explicit Kept(const Var& x) {
+    if (x.needs_grad() && x.node()->again)
+      again_ = x.node()->again;
+    else
+      value_ = x.value();
+  }
+  Tensor get() const { return again_ ? again_() : value_; }
+
+ private:
+  Tensor value_;
+  std::function<Tensor()> again_;
 };
 
 class Tape {

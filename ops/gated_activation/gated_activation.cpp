@@ -24,8 +24,14 @@ Var gated_activation(Context& ctx, Var gate, Var up, GateActivation phi) {
   const bool over_gate = !wants && may_overwrite(g, ng.get()), over_up = !wants && may_overwrite(u, nu.get());
   Var y = make_result(over_gate ? g : over_up ? u : Tensor::empty(g.shape(), g.dtype(), g.device()), wants);
   gated_activation_forward(y.value(), g, u, phi);
-  if (y.needs_grad())
+  if (y.needs_grad()) {
+    y.node()->again = [g, u, phi] {
+      const Tensor value = Tensor::empty(g.shape(), g.dtype(), g.device());
+      gated_activation_forward(value, g, u, phi);
+      return value;
+    };
     ctx.tape->record("gated_activation", [g, u, ng, nu, phi, out = y.node()] {
+      out->again = {};  // holds g and u too
       if (!out->filled()) return;
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dy = out->take();
@@ -36,6 +42,7 @@ Var gated_activation(Context& ctx, Var gate, Var up, GateActivation phi) {
       if (ng) ng->add(dgate);
       if (nu) nu->add(dup);
     });
+  }
   return y;
 }
 

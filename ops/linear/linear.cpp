@@ -48,7 +48,7 @@ Var linear(Context& ctx, const Var& x, const Var& weight, const Var& bias) {
   Var y =
       make_result(linear_forward(x.value(), weight.value(), bias.value()), ctx.records({&x, &weight, &bias}));
   if (!y.needs_grad()) return y;
-  const Tensor kept_x = weight.needs_grad() ? x.value() : Tensor();
+  const Kept kept_x = weight.needs_grad() ? Kept(x) : Kept();
   const Tensor kept_weight = x.needs_grad() ? weight.value() : Tensor();
   ctx.tape->record("linear", [kept_x, kept_weight, nx = x.node(), nw = weight.node(), nb = bias.node(),
                               out = y.node(), tape = ctx.tape] {
@@ -56,8 +56,8 @@ Var linear(Context& ctx, const Var& x, const Var& weight, const Var& bias) {
     const Tensor dy = out->take();
     contribute(nx, [&](const Output& dx) { linear_backward_input(dx, dy, kept_weight); });
     if (!nw && !nb) return;
-    tape->weight_work([kept_x, dy, nw, nb] {
-      contribute(nw, [&](const Output& dw) { linear_backward_weight(dw, dy, kept_x); });
+    tape->weight_work([x = nw ? kept_x.get() : Tensor(), dy, nw, nb] {
+      contribute(nw, [&](const Output& dw) { linear_backward_weight(dw, dy, x); });
       contribute(nb, [&](const Output& db) { linear_backward_bias(db, dy); });
     });
   });

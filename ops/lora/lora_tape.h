@@ -23,17 +23,25 @@ Var record_lora(Context& ctx, const char* name, const Var& y, const Var& x, cons
   // The gradient of the product and of the branch is one tensor. This closure runs before that of the product, which takes it.
   const bool of_product = y.needs_grad();
   const Var result = of_product ? y : make_result(y.value(), true);
-  if (!a.needs_grad()) branch.x = {};
+  // Of rows that can be computed again, none are kept.
+  const bool again = a.needs_grad() && x.needs_grad() && x.node()->again;
+  const Kept kept_x = again ? Kept(x) : Kept();
+  if (!a.needs_grad() || again) branch.x = {};
   if (!b.needs_grad()) branch.u = {};
   if (!x.needs_grad()) branch.a = {};
-  ctx.tape->record(name, [branch, of_product, nx = x.node(), na = a.node(), nb = b.node(),
+  ctx.tape->record(name, [branch, again, kept_x, of_product, nx = x.node(), na = a.node(), nb = b.node(),
                           out = result.node(), tape = ctx.tape] {
     if (!out->filled()) return;
     const Tensor g = of_product ? out->grad() : out->take();
     const Tensor w = nx || na ? branch.gradient_of_u(g) : Tensor();
     if (nx) branch.add_dx(nx, w);
     if (!na && !nb) return;
-    tape->weight_work([branch, g = nb ? g : Tensor(), w = na ? w : Tensor(), na, nb] {
+    Branch whole = branch;
+    if (again) {
+      const Tensor rows = kept_x.get();
+      whole.x = rows.reshape({rows.rows(), rows.cols()});
+    }
+    tape->weight_work([branch = std::move(whole), g = nb ? g : Tensor(), w = na ? w : Tensor(), na, nb] {
       contribute(na, [&](const Output& da) { branch.form_da(da, w); });
       contribute(nb, [&](const Output& db) { branch.form_db(db, g); });
     });

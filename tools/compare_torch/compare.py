@@ -25,19 +25,20 @@ SIDES = ("torch", "nemocube")
 
 
 def build_model(args):
-    """A random NemotronHForCausalLM, float32 weights, with the configured time step limit (see README)."""
+    """A random model of the config's class, float32 weights, with the configured time step limit (see README)."""
     import torch
     from packaging.version import Version
-    from transformers import ModelConfig, NemotronHForCausalLM, __version__, logging
+    from transformers import AutoConfig, AutoModelForCausalLM, __version__, logging
 
     logging.set_verbosity_error()
     if Version(__version__) < Version("5.23.0"):
         raise SystemExit(f"transformers 5.23.0 or later is needed, this is {__version__}")
     torch.manual_seed(1111)
-    config = ModelConfig.from_pretrained(args.config)
+    config = AutoConfig.from_pretrained(args.config)
     config._attn_implementation = args.attention
-    config._experts_implementation = args.experts
-    model = NemotronHForCausalLM(config).float().train()
+    if hasattr(config, "num_experts_per_tok"):
+        config._experts_implementation = args.experts
+    model = AutoModelForCausalLM.from_config(config).float().train()
     for module in model.modules():
         if hasattr(module, "time_step_limit"):
             module.time_step_limit = tuple(float(v) for v in config.time_step_limit)
@@ -84,8 +85,10 @@ def resident_bytes(field):
 def timed_steps(args, rank):
     """What one rank reports: the seconds of every step, its losses, its memory."""
     import torch
-    import transformers.models.nemotron_h.modeling_nemotron_h  # noqa: F401, all code is loaded before the model is
+    from transformers import AutoConfig, AutoModelForCausalLM
 
+    # All code is loaded before the model is.
+    AutoModelForCausalLM._model_mapping[type(AutoConfig.from_pretrained(args.config))]  # noqa: B018
     code_bytes = resident_bytes("VmRSS")
     model = build_model(args)
     config = model.config
@@ -107,7 +110,7 @@ def timed_steps(args, rank):
         "code_bytes": code_bytes,
         "peak_bytes": resident_bytes("VmHWM"),
         "attention": config._attn_implementation,
-        "experts": config._experts_implementation,
+        "experts": getattr(config, "_experts_implementation", None) or "none",
         "parameters": sum(p.numel() for p in parameters),
     }
 
@@ -257,7 +260,9 @@ def print_own_figures(s, several):
     if s["flops"]:
         print(f"nemocube  {s['flops'] / s['median_seconds'] / 1e9:.1f} GFLOP/s of model work")
     if s["gemm_seconds"]:
-        print(f"nemocube  {s['gemm_seconds']:.4f} s a step in matrix products{' of rank 0' if several else ''}")
+        share = s["gemm_seconds"] / s["median_seconds"]
+        print(f"nemocube  {s['gemm_seconds']:.4f} s a step in matrix products{' of rank 0' if several else ''}, "
+              f"{share:.2f} of its time")
 
 
 def compare(args):

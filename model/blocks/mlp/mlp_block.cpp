@@ -57,7 +57,8 @@ class MlpBlock final : public BlockType {
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
                      const BlockDivisors& by) const override {
     const std::int64_t inner = of.stored(rows.all * real(part_of_size(c.mlp.intermediate_size, by.tp)));
-    return {c.mlp.gate ? 3 * inner : inner, inner};
+    if (!c.mlp.gate) return {inner, inner};
+    return {2 * inner, 2 * inner};  // the product of both is computed again in backward
   }
 };
 
