@@ -88,7 +88,7 @@ RotatedHeads rope(Context& ctx, Var q, Var k, std::int64_t head_dim, const Rotar
   o.q_out = result_over(o.q, nq.get());
   o.k_out = result_over(o.k, nk.get());
   rope_rotate(o);
-  const RotatedHeads out{make_result(o.q_out, q_wants), make_result(o.k_out, k_wants)};
+  RotatedHeads out{make_result(o.q_out, q_wants), make_result(o.k_out, k_wants)};
   if (q_wants || k_wants)
     ctx.tape->record("rope", [nq, nk, q_out = out.q.node(), k_out = out.k.node(), table = o.table, head_dim] {
       const ZoneTimer backward_timer(backward_zone);

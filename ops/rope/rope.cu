@@ -74,8 +74,9 @@ __device__ void rotate_pairs(const Heads<T>& t, std::int64_t row, int first_head
       b[h].read(y);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        turned_x[i] = x[i] * c[i] - y[i] * (t.sign * z[i]);
-        turned_y[i] = y[i] * c[i] + x[i] * (t.sign * z[i]);
+        // The compiler would join products and sums in another way for another N, which gives other bits.
+        turned_x[i] = fmaf(x[i], c[i], -(y[i] * (t.sign * z[i])));
+        turned_y[i] = fmaf(y[i], c[i], x[i] * (t.sign * z[i]));
       }
       T* to = t.place(row, first_head + h).to + pair;
       Pack<T, N>::of(turned_x).store(to, N);
