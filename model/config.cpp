@@ -71,6 +71,19 @@ const BlockConfig& ModelConfig::of_tensor(const TensorName& name) const {
   return number ? block(*number) : common();
 }
 
+bool ModelConfig::shares_norm(const TensorName& name) const {
+  return of_tensor(name).residual == Residual::shared_norm || shares_norm_with_next(name);
+}
+
+bool ModelConfig::shares_norm_with_next(const TensorName& name) const {
+  const std::optional<std::int64_t> number = name.block_of_model();
+  return number && *number + 1 < num_layers() && block(*number + 1).residual == Residual::shared_norm;
+}
+
+bool ModelConfig::shares_sum(const TensorName& name) const {
+  return shares_norm(name) && of_tensor(name).residual != Residual::norm_before_and_after;
+}
+
 std::optional<BlockKind> ModelConfig::kind_of(const TensorName& name) const {
   if (const auto number = name.block_of_model()) return blocks.at(static_cast<std::size_t>(*number));
   if (name.in_depth()) return mtp_blocks.at(static_cast<std::size_t>(name.block) % mtp_blocks.size());

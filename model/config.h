@@ -74,6 +74,13 @@ struct ModelConfig : BlockConfig {
   const BlockConfig& block(std::int64_t i) const;  ///< of block i of `blocks`
   /// Of the block to which this tensor or module belongs; the common one for those of no block of the model.
   const BlockConfig& of_tensor(const TensorName& name) const;
+  /// Whether the mixer of the block to which this belongs works on the same norm as that of another block
+  /// (Residual::shared_norm).
+  bool shares_norm(const TensorName& name) const;
+  bool shares_norm_with_next(const TensorName& name) const;  ///< the same of the block behind it
+  /// Whether, besides, its output goes to the residual stream as it is, so that it can be added to those of
+  /// the other mixers before.
+  bool shares_sum(const TensorName& name) const;
   /// The kind of the block to which this tensor or module belongs, those of multi-token prediction included;
   /// nothing for those of no block.
   std::optional<BlockKind> kind_of(const TensorName& name) const;

@@ -45,12 +45,15 @@ Stack::Stack(const ModelSetup& setup, DType dtype, Device device, ModelPart part
 Stack::Layer Stack::make_layer(std::int64_t number, const char* owner, const TensorName& name,
                                BlockKind kind) {
   const BlockConfig& sizes = config().of_tensor(name);
+  SharedWays* const ways = ways_of(name);
   Layer layer{number,
               owner,
               {},
               {},
               trains_mixer(setup_, name, kind),
-              kind->make({setup_, sizes, parameters_, points_}, mixer_of(name))};
+              ways,
+              !config().shares_norm_with_next(name),
+              kind->make({setup_, sizes, parameters_, points_, ways}, mixer_of(name))};
   if (sizes.residual != Residual::shared_norm) layer.norm.emplace(config(), parameters_, name / "norm");
   if (sizes.residual == Residual::norm_before_and_after)
     layer.norm_after.emplace(config(), parameters_, name / post_norm);
@@ -58,15 +61,28 @@ Stack::Layer Stack::make_layer(std::int64_t number, const char* owner, const Ten
   return layer;
 }
 
-Var Stack::run_block(Context& ctx, const Layer& block, const Var& x, const MixerCall& call) const {
+SharedWays* Stack::ways_of(const TensorName& block) {
+  if (!config().shares_norm(block)) return nullptr;
+  if (ways_.empty() || config().of_tensor(block).residual != Residual::shared_norm)
+    ways_.push_back(std::make_unique<SharedWays>());
+  return ways_.back().get();
+}
+
+Var Stack::run_block(Context& ctx, const Layer& block, OnNorm& common, const MixerCall& call) const {
   // The closures of a checkpoint outlive this call.
   const Block mixer = [&m = *block.mixer, sequences = call.sequences, state = call.state,
                        record = call.record](Context& c, const Var& in) {
     return m.forward(c, in, {sequences, state, record});
   };
-  const bool backward = ctx.tape && (block.trained || x.needs_grad());
+  const bool backward = ctx.tape && (block.trained || common.rows.needs_grad());
+  // What blocks exchange together is no part of a checkpoint: a replay would exchange it for each of them.
   const auto run = [&] {
-    return activation_checkpointing && backward ? checkpoint(ctx, "block", mixer, x) : mixer(ctx, x);
+    if (block.ways && block.norm) common.rows = apply(block.ways->in, ctx, common.rows, call.sequences);
+    const Var& x = common.rows;
+    Var y = activation_checkpointing && backward ? checkpoint(ctx, "block", mixer, x) : mixer(ctx, x);
+    if (!block.ways || !block.ways->out || block.norm_after) return y;
+    common.sum = common.sum.defined() ? add(ctx, common.sum, y) : y;
+    return block.last_on_norm ? block.ways->out(ctx, common.sum, call.sequences) : Var();
   };
   if (!hooks || block.number >= config().num_layers()) return run();  // multi-token prediction has none
   hooks->before_forward(block.number);
@@ -117,12 +133,13 @@ Var Stack::run_blocks(Context& ctx, std::span<const Layer> blocks, const Norm* l
     return blocks[i].norm ? &*blocks[i].norm : nullptr;
   };
   if (!norm_before(0)) return residual;
-  Var normed = (*norm_before(0))(ctx, residual);
+  OnNorm common{(*norm_before(0))(ctx, residual), {}};
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const Layer& block = blocks[i];
     const AllocationOwner owner(block.owner);
     const trace::Span span(trace::Category::forward, block.owner, {{"layer", block.number}});
-    Var out = run_block(ctx, block, normed, call_of(i));
+    Var out = run_block(ctx, block, common, call_of(i));
+    if (!out.defined()) continue;
     if (block.norm_after) out = (*block.norm_after)(ctx, out);
     const Norm* next = norm_before(i + 1);
     if (!next) {
@@ -133,9 +150,9 @@ Var Stack::run_blocks(Context& ctx, std::span<const Layer> blocks, const Norm* l
     // One operation adds this block to the residual stream and applies the norm of the next block.
     const ResidualNorm sum = next->of_sum(ctx, out, residual);
     residual = sum.sum;
-    normed = sum.normed;
+    common = {sum.normed, {}};
   }
-  return normed;
+  return common.rows;
 }
 
 Tensor Stack::logits(const Tensor& hidden) const { return tail_->logits(hidden); }

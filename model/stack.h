@@ -139,8 +139,15 @@ class Stack {
     const char* owner;         // of memory: "mamba block 3"
     std::optional<Norm> norm;  // none: that of the block before
     std::optional<Norm> norm_after;
-    bool trained;  // some parameter of the mixer
+    bool trained;      // some parameter of the mixer
+    SharedWays* ways;  // of the blocks on one norm; null: it has its norm for itself
+    bool last_on_norm;
     std::unique_ptr<Mixer> mixer;
+  };
+  /// What the blocks on one norm have in common in a pass.
+  struct OnNorm {
+    Var rows;  ///< that their mixers get
+    Var sum;   ///< of their outputs so far, where these leave together
   };
   /// A depth of multi-token prediction that has weights.
   struct MtpDepth {
@@ -153,7 +160,9 @@ class Stack {
   Layer make_layer(std::int64_t number, const char* owner, const TensorName& name, BlockKind kind);
   /// Indices of the blocks of a chunk in blocks_.
   std::pair<std::size_t, std::size_t> blocks_of(std::size_t chunk) const;
-  Var run_block(Context& ctx, const Layer& block, const Var& x, const MixerCall& call) const;
+  SharedWays* ways_of(const TensorName& block);
+  /// What the block adds to the residual stream; undefined where a later block on the same norm adds it too.
+  Var run_block(Context& ctx, const Layer& block, OnNorm& common, const MixerCall& call) const;
   /// The blocks on the residual sum, and the norm behind them, or, where that is null, the residual sum.
   /// `call_of` says what block i gets besides.
   Var run_blocks(Context& ctx, std::span<const Layer> blocks, const Norm* last_norm, Var residual,
@@ -167,6 +176,7 @@ class Stack {
   ModelPart part_;
   ParameterStore parameters_;
   TransformPoints points_;
+  std::vector<std::unique_ptr<SharedWays>> ways_;
   std::optional<TokenFront> front_;
   std::optional<LanguageTail> tail_;
   std::vector<Layer> blocks_;

@@ -28,6 +28,18 @@ enum class PointPlace : std::uint8_t {
   experts_out,  ///< the rows of the experts that are here, before they go back to their tokens
 };
 
+/// The way in and the way out that the mixers of several blocks on one norm have in common
+/// (Residual::shared_norm): the rows that all of them get enter once, behind the norm, and their outputs are
+/// added before they leave. A mixer with a norm behind it has a way out of its own.
+struct SharedWays {
+  /// Both are installed, or none: then each mixer gets the rows of the norm, and its output is added to the
+  /// residual stream by itself.
+  Transform in, out;
+  /// `out` is a sum over devices, and another one adds the biases of the layers before it. Their gradients
+  /// are whole on each of these devices, because each has the gradient of all rows.
+  bool biases_elsewhere = false;
+};
+
 /// The rows that a place has of each sequence, in their order. Empty: all.
 using RowCut = std::function<Sequences(const Sequences& whole)>;
 
@@ -35,10 +47,14 @@ using RowCut = std::function<Sequences(const Sequences& whole)>;
 struct TransformPoint {
   Transform* transform;
   PointPlace place = PointPlace::other;
-  TensorName module = {};  ///< on whose cut a way in or out depends: mixer_name(3, "q_proj")
+  /// On whose cut a way in or out, or what is routed beside one, depends: mixer_name(3, "q_proj")
+  TensorName module = {};
   /// Parallelism sets here which rows this rank has, for the layer behind a way in or the code behind a way
   /// out that draws for rows; null: nothing asks for them.
   RowCut* rows = nullptr;
+  /// Several blocks have this way in common: its transform is the same at all of their points. Beside a
+  /// shared way what is routed has all rows, as the way has.
+  SharedWays* shared = nullptr;
 };
 
 /// Where transforms can be installed, by name:

@@ -8,7 +8,8 @@ namespace nemocube {
 /// y = output(x' W^T + s (x' A^T) B^T) + b, x' = input(x), with W `<name>.weight` [out, in] and b
 /// `<name>.bias` when the model has one. A and B belong to the low-rank adapter of the layer, if it has one
 /// (model/lora.h). Without an output transform the bias is part of the product. With one, it is added last:
-/// the transform may be a sum over devices.
+/// the transform may be a sum over devices. Before a way out that mixers share (SharedWays) it is part of the
+/// product on the device that counts it, and zeros are in its place on others.
 class Linear {
  public:
   /// `place`: way_in where all rows of the residual stream enter the block through this layer's input,
@@ -20,9 +21,12 @@ class Linear {
   std::int64_t out_features() const { return weight_->value.dim(0); }  ///< of the local part
 
  private:
+  Var bias() const;
+
   const Parameter* weight_;
   const Parameter* bias_;
   Adapter adapter_;
+  SharedWays* way_out_;  // null: its own
   Transform input_, output_;
 };
 

@@ -15,6 +15,10 @@ struct MixerSources {
   const BlockConfig& config;  ///< of the block
   ParameterStore& parameters;
   TransformPoints& points;
+  SharedWays* ways = nullptr;  ///< of blocks on one norm, this one among them
+
+  SharedWays* way_in() const { return ways; }
+  SharedWays* way_out() const { return config.residual == Residual::norm_before_and_after ? nullptr : ways; }
 };
 
 /// One block's memory between calls while decoding.

@@ -1,5 +1,7 @@
 #include "parallel/data_parallel/first_exchanges.h"
 
+#include <map>
+
 namespace nemocube {
 namespace {
 
@@ -25,6 +27,7 @@ Transform calling_after_backward(Transform inner, const Then& then) {
 
 FirstExchanges::FirstExchanges(Stack& model, bool experts_elsewhere, const Then& then) {
   std::set<std::int64_t> with_experts;
+  std::map<Transform*, std::int64_t> first, last;  // block that has it as its way in, or out
   const auto block_at = [](const TensorName& name) { return name.block_of_model().value_or(embeddings); };
   for (const auto& [name, point] : model.transform_points())
     if (point.place == PointPlace::experts_out && !name.in_depth()) with_experts.insert(block_at(name));
@@ -33,15 +36,22 @@ FirstExchanges::FirstExchanges(Stack& model, bool experts_elsewhere, const Then&
     if (point.place == PointPlace::way_in && block == embeddings) continue;  // of the head
     if (name.in_depth()) continue;                                           // in no unit of its own
     Transform& transform = *point.transform;
-    const bool ways = transform && !with_experts.contains(block),
+    const bool ways = transform && (point.shared || !with_experts.contains(block)),
                in = ways && point.place == PointPlace::way_in,
                out = (ways && point.place == PointPlace::way_out) ||
                      (experts_elsewhere && point.place == PointPlace::experts_out);
-    if (!in && !out) continue;
-    (in ? forward_ : backward_).insert(block);
-    Transform wrapped = in ? calling_after_forward(transform, then) : calling_after_backward(transform, then);
-    replaced_.emplace_back(&transform, std::exchange(transform, std::move(wrapped)));
+    if (in) first.emplace(&transform, block);
+    if (out) last[&transform] = block;
   }
+  const auto wrap = [&](const auto& blocks_of, std::set<std::int64_t>& passes, auto calling) {
+    for (const auto& [transform, block] : blocks_of) {
+      passes.insert(block);
+      Transform wrapped = calling(*transform, then);
+      replaced_.emplace_back(transform, std::exchange(*transform, std::move(wrapped)));
+    }
+  };
+  wrap(first, forward_, calling_after_forward);
+  wrap(last, backward_, calling_after_backward);
 }
 
 FirstExchanges::~FirstExchanges() {

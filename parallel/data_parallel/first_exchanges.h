@@ -20,7 +20,8 @@ namespace nemocube {
 ///     MoE                                            of the routed experts' results
 ///     embeddings                                     out of them
 ///
-/// The forward pass of an MoE block begins with the router, which computes before rows are sent.
+/// The forward pass of an MoE block begins with the router, which computes before rows are sent. Several blocks
+/// on one norm (SharedWays) have their exchanges together: the first block forward, the last one backward.
 class FirstExchanges {
  public:
   /// Wraps the transforms that are installed at these points of the model, so that `then` is called behind each, on every rank at

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "model/test_models.h"
@@ -91,4 +92,32 @@ TEST_CASE("first exchanges: passes through blocks without one are known") {
                             "backbone.embeddings.output"})
     *model.transform_points().at(named(point)).transform = noting(calls, point);
   CHECK(blocks({model, false, [] {}}) == "-b f- -- -b ");
+}
+
+TEST_CASE("first exchanges: blocks on one norm have theirs together, in the first of them and in the last") {
+  ModelConfig config = tiny_config("-ME*-");
+  for (const std::int64_t block : {2, 3}) own_config(config, block).residual = Residual::shared_norm;
+  Stack model(config, DType::f64, Device::cpu);
+  randomise(model, 73);
+  const TestBatch batch = random_batch(config, {9, 4}, 74);
+  Calls calls;
+  for (const auto& [name, point] : model.transform_points())
+    if (point.place == PointPlace::way_in || point.place == PointPlace::way_out)
+      *point.transform = noting(calls, usual_names.text(name));
+  const FirstExchanges exchanges(model, false, [&] { calls.push_back("then"); });
+  std::string blocks;
+  for (std::int64_t block = 0; block < 5; ++block)
+    blocks += cat(exchanges.in_forward(block) ? "f" : "-", exchanges.in_backward(block) ? "b" : "-", " ");
+  CHECK(blocks == "fb f- -- -b fb ");
+
+  // A transform that blocks share is that of the point that was set last.
+  const std::string layer = "backbone.layers.";
+  loss_and_gradients(model, batch);
+  CHECK(before_then(calls) ==
+        Calls{"> " + layer + "0.mixer.up_proj.input", "> " + layer + "3.mixer.qkv.input",
+              "> " + layer + "4.mixer.up_proj.input", "< " + layer + "4.mixer.down_proj.output",
+              "< " + layer + "3.mixer.o_proj.output", "< " + layer + "0.mixer.down_proj.output",
+              "< backbone.embeddings.output"});
+  for (const char* once : {"3.mixer.qkv.input", "3.mixer.o_proj.output"})
+    CHECK(std::ranges::count(calls, cat("> ", layer, once)) == 1);
 }

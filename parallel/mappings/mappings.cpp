@@ -44,6 +44,13 @@ Tensor own_part(const Tensor& x, std::span<const std::int64_t> rows, const Commu
   return x.narrow(0, sum_of(rows.first(rank)), rows[rank]);
 }
 
+/// `x` in this rank's rows, and zeros.
+Tensor among_zeros(const Tensor& x, std::span<const std::int64_t> rows, const Communicator& group) {
+  const Tensor y = Tensor::zeros({sum_of(rows), x.cols()}, x.dtype(), x.device());
+  own_part(y, rows, group).copy_from(x);
+  return y;
+}
+
 void check_rows(const char* name, const Tensor& x, std::span<const std::int64_t> rows, std::int64_t want,
                 const Communicator& group) {
   expect(x.ndim() == 2 && std::ssize(rows) == group.size() && x.rows() == want, name, ": ", x.shape(),
@@ -82,6 +89,24 @@ Var own_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Com
   return mapped(ctx, "own_rows", x, own_part(x.value(), rows, group),
                 [&group, all = std::vector(rows.begin(), rows.end())](const Tensor& dy) {
                   return gathered(dy, all, group);
+                });
+}
+
+Var own_rows_to_sum(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group) {
+  if (group.size() == 1) return x;
+  check_rows("own_rows_to_sum", x.value(), rows, sum_of(rows), group);
+  return mapped(ctx, "own_rows_to_sum", x, own_part(x.value(), rows, group),
+                [&group, all = std::vector(rows.begin(), rows.end())](const Tensor& dy) {
+                  return among_zeros(dy, all, group);
+                });
+}
+
+Var own_rows_of_sum(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group) {
+  if (group.size() == 1) return x;
+  check_rows("own_rows_of_sum", x.value(), rows, rows[static_cast<std::size_t>(group.rank())], group);
+  return mapped(ctx, "own_rows_of_sum", x, among_zeros(x.value(), rows, group),
+                [&group, all = std::vector(rows.begin(), rows.end())](const Tensor& dy) {
+                  return own_part(dy, all, group);
                 });
 }
 

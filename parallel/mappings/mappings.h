@@ -23,6 +23,12 @@ Var copy_to_ranks(Context& ctx, const Var& x, Communicator& group);
 Var sum_over_ranks(Context& ctx, const Var& x, Communicator& group);
 /// y = this rank's rows of x, which all ranks have.    dx = the dy of all ranks, one after another
 Var own_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group);
+/// The same where dx is a part of a gradient that is summed over ranks later: nothing is sent.
+/// y = this rank's rows of x, which all ranks have.    dx = dy in this rank's rows, and zeros
+Var own_rows_to_sum(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group);
+/// Its reverse, where y is a part of a sum over ranks: nothing is sent.
+/// y = x in this rank's rows, and zeros.               dx = this rank's rows of dy
+Var own_rows_of_sum(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group);
 /// y = this rank's rows of the sum over ranks of x.    dx = the dy of all ranks, one after another
 Var sum_to_own_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group);
 

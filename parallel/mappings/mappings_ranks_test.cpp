@@ -91,6 +91,21 @@ TEST_CASE("mappings: rows that ranks share, and that they gather") {
                          [&](Context& c, const Var& x) { return own_rows(c, x, rows, group()); });
   CHECK_BITS(cut.y, part(of_rank(0, all, 1), rows));
   CHECK_BITS(cut.dx, joined(rows, 2));
+  // Zeros on other ranks: what ranks have adds up to the whole.
+  const auto among_zeros = [&](const Tensor& x) {
+    const Tensor whole = Tensor::zeros({all, columns}, DType::f64, Device::cpu);
+    const std::int64_t begin = std::accumulate(rows.begin(), rows.begin() + rank, std::int64_t{0});
+    whole.narrow(0, begin, own).copy_from(x);
+    return whole;
+  };
+  const Result to_sum = run(of_rank(0, all, 1), of_rank(rank, own, 2),
+                            [&](Context& c, const Var& x) { return own_rows_to_sum(c, x, rows, group()); });
+  CHECK_BITS(to_sum.y, cut.y);
+  CHECK_BITS(to_sum.dx, among_zeros(of_rank(rank, own, 2)));
+  const Result of_sum = run(of_rank(rank, own, 2), of_rank(0, all, 1),
+                            [&](Context& c, const Var& x) { return own_rows_of_sum(c, x, rows, group()); });
+  if (group().size() > 1) CHECK_BITS(of_sum.y, among_zeros(of_rank(rank, own, 2)));
+  CHECK_BITS(of_sum.dx.clone(), cut.y);
   const Result sum = run(of_rank(rank, all, 3), of_rank(rank, own, 4),
                          [&](Context& c, const Var& x) { return sum_to_own_rows(c, x, rows, group()); });
   CHECK_BITS(sum.y, part(sum_of_ranks(all, 3), rows));

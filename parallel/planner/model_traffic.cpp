@@ -44,7 +44,11 @@ ModelTraffic::ModelTraffic(const ModelSetup& setup, const ParallelPlan& plan, co
   cuts_head_ = cut(config.head_module());
   for (std::int64_t i = 0; i < config.num_layers(); ++i) {
     const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
-    blocks_.push_back({kind->cores(config.block(i)), cut(mixer_name(i, kind->entry()))});
+    const TensorName name = block_name(i);
+    blocks_.push_back({kind->cores(config.block(i)), cut(mixer_name(i, kind->entry())),
+                       config.shares_norm(name), config.shares_sum(name),
+                       config.block(i).residual != Residual::shared_norm,
+                       !config.shares_norm_with_next(name)});
   }
   for (std::int64_t i = 0; setup.choices.mtp.depths > 0 && i < std::ssize(config.mtp_blocks); ++i) {
     const BlockKind kind = config.mtp_blocks[static_cast<std::size_t>(i)];
@@ -72,9 +76,12 @@ void ModelTraffic::add(RankTraffic& traffic, const GridPlace& place, const Progr
       const bool trained = !setup_.choices.frozen.contains(embeddings_name() / "weight");
       add_way_out(traffic, place, cuts_embeddings_, {m, trained ? m : 0});
     }
+    bool sum_backward = false;
     for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, setup_.config.num_layers()); ++i) {
-      add_block(traffic, place, blocks_[static_cast<std::size_t>(i)],
-                passes[static_cast<std::size_t>(i - chunk.first_block)]);
+      const Block& block = blocks_[static_cast<std::size_t>(i)];
+      const BlockPass& pass = passes[static_cast<std::size_t>(i - chunk.first_block)];
+      sum_backward = (sum_backward && !block.first) || (block.leaves_with_others && pass.backward);
+      add_block(traffic, place, block, pass, sum_backward);
     }
     if (!chunk.head) continue;
     add_way_in(traffic, place, cuts_head_, {m, passes.back().input_gradient ? m : 0});
@@ -85,14 +92,22 @@ void ModelTraffic::add(RankTraffic& traffic, const GridPlace& place, const Progr
 }
 
 void ModelTraffic::add_block(RankTraffic& traffic, const GridPlace& place, const Block& block,
-                             const BlockPass& pass) const {
+                             const BlockPass& pass, bool sum_backward) const {
   const std::int64_t m = load_.microbatches, backward = pass.backward ? m : 0;
   const Times in_blocks{load_.checkpointing ? m + backward : m, backward};  // forward again before backward
-  add_way_in(traffic, place, block.cut, {in_blocks.forward, pass.input_gradient ? m : 0});
+  const std::int64_t input_gradient = pass.input_gradient ? m : 0;
+  // What several blocks send together is not sent again.
+  if (!block.enters_with_others)
+    add_way_in(traffic, place, block.cut, {in_blocks.forward, input_gradient});
+  else if (block.first)
+    add_way_in(traffic, place, block.cut, {m, input_gradient});
   if (block.cores.attention) add_attention(traffic, place, *block.cores.attention, block.cut, in_blocks);
   if (block.cores.scan) add_scan(traffic, place, *block.cores.scan, block.cut, in_blocks);
-  if (block.cores.experts) add_experts(traffic, place, *block.cores.experts, in_blocks);
-  add_way_out(traffic, place, block.cut, in_blocks);
+  if (block.cores.experts) add_experts(traffic, place, block, in_blocks);
+  if (!block.leaves_with_others)
+    add_way_out(traffic, place, block.cut, in_blocks);
+  else if (block.last)
+    add_way_out(traffic, place, block.cut, {m, sum_backward ? m : 0});
 }
 
 /// Each depth embeds the rows again and has a loss of its own.
@@ -180,11 +195,16 @@ void ModelTraffic::add_scan(RankTraffic& traffic, const GridPlace& place, const 
   traffic.all_to_all("cp", all_to_own * inputs, load_.dtype, times.backward);
 }
 
-void ModelTraffic::add_experts(RankTraffic& traffic, const GridPlace& place, const Experts& experts,
+void ModelTraffic::add_experts(RankTraffic& traffic, const GridPlace& place, const Block& block,
                                Times times) const {
-  if (!plan_.sequence_parallel) {  // each tp rank routes its part of the rows, and all get all results
+  const Experts& experts = *block.cores.experts;
+  if (!plan_.sequence_parallel) {
+    // Each tp rank routes its part of the rows. All get all results, unless a shared way adds them up.
     const std::int64_t own = routed_rows(place.tp, place.cp) * setup_.config.hidden_size;
-    traffic.all_gather("tp", own, load_.dtype, times.forward + times.backward);
+    const bool added_later = block.cut && block.leaves_with_others,
+               added_back = block.cut && block.enters_with_others;
+    traffic.all_gather("tp", own, load_.dtype,
+                       (added_later ? 0 : times.forward) + (added_back ? 0 : times.backward));
   }
   add_router_losses(traffic, experts);
   if (plan_.grid.ep * plan_.grid.expt_tp == 1) return;

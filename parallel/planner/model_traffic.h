@@ -33,14 +33,18 @@ class ModelTraffic {
   struct Block {
     BlockCores cores;
     bool cut;  ///< over tp
+    /// Rows enter, or leave, together with those of other blocks on the same norm (SharedWays): what they
+    /// send counts with the first block, or with the last.
+    bool enters_with_others = false, leaves_with_others = false, first = true, last = true;
   };
   /// How often something of one kind happens in a step.
   struct Times {
     std::int64_t forward, backward;
   };
 
-  void add_block(RankTraffic& traffic, const GridPlace& place, const Block& block,
-                 const BlockPass& pass) const;
+  /// `sum_backward`: the outputs that leave together, so far, have a backward pass.
+  void add_block(RankTraffic& traffic, const GridPlace& place, const Block& block, const BlockPass& pass,
+                 bool sum_backward = false) const;
   void add_mtp(RankTraffic& traffic, const GridPlace& place, const ModelChunk& chunk) const;
   void add_way_in(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
   void add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
@@ -49,7 +53,7 @@ class ModelTraffic {
   void add_scan(RankTraffic& traffic, const GridPlace& place, const BlockCores::Scan& scan, bool cut,
                 Times times) const;
   using Experts = BlockCores::Experts;
-  void add_experts(RankTraffic& traffic, const GridPlace& place, const Experts& experts, Times times) const;
+  void add_experts(RankTraffic& traffic, const GridPlace& place, const Block& block, Times times) const;
   void add_router_losses(RankTraffic& traffic, const Experts& experts) const;
   void add_alltoall(RankTraffic& traffic, const GridPlace& place, const Experts& experts, Times times) const;
   void add_allgather(RankTraffic& traffic, const GridPlace& place, const Experts& experts, Times times) const;

@@ -217,15 +217,18 @@ TensorCut TensorCuts::factor(const TensorSpec& spec, const GridPlace& place) con
 TensorCut TensorCuts::operator()(const TensorSpec& spec, const GridPlace& place) const {
   if (spec.factor != LoraFactor::none) return factor(spec, place);
   const bool cut_stream = plan_.sequence_parallel();
+  // The gradient of a bias behind the sum over ranks is of the rank's rows. Before a sum that mixers share it
+  // is of all rows.
+  const bool own_rows_of_bias = cut_stream && !(config_.shares_sum(spec.id) && spec.cut->added_last);
   switch (plan_.style(spec)) {
     case TensorStyle::replicated:
-      return whole(spec, place.tp, cut_stream && spec.cut->added_last);
+      return whole(spec, place.tp, own_rows_of_bias && spec.cut->added_last);
     case TensorStyle::sequence_parallel:
       return whole(spec, place.tp, cut_stream || spec.cut->always_own_rows);
     case TensorStyle::colwise:
       return by_columns(spec, place.tp);
     case TensorStyle::rowwise:
-      if (spec.shape.ndim() == 1) return whole(spec, place.tp, cut_stream);  // the bias
+      if (spec.shape.ndim() == 1) return whole(spec, place.tp, own_rows_of_bias);
       return unshared(Shard(spec.shape).cut(1, even_part({0, spec.shape[1]}, sizes_.tp, place.tp)));
     case TensorStyle::vocab_parallel:
       return unshared(Shard(spec.shape).cut(0, vocabulary_range(spec.shape[0], sizes_.tp, place.tp)));

@@ -54,7 +54,11 @@ TensorParallel::TensorParallel(Stack& model, const TensorParallelPlan& plan, con
     for (MoeMixer* moe : model.moe_layers()) moe->set_rows(rows_at(true));
   if (tp_.size() > 1 || group_rows_) number_rows(model);
   if (tp_.size() == 1) return;
-  for (const auto& [name, point] : model.transform_points()) *point.transform = transform_at(plan, point);
+  for (const auto& [name, point] : model.transform_points()) {
+    *point.transform = transform_at(plan, point);
+    if (point.shared && point.place == PointPlace::way_out)
+      point.shared->biases_elsewhere = tp_.rank() > 0 && is_cut(plan, point);
+  }
   const std::int64_t vocabulary = model.config().vocab_size;
   reductions_.push_back(std::make_unique<GroupReduction>(tp_));
   const VocabularyPart own_tokens{vocabulary_range(vocabulary, tp_.size(), tp_.rank()).begin,
@@ -123,9 +127,9 @@ void TensorParallel::gather_vocabulary(const Tensor& logits, const Tensor& own) 
   }
 }
 
-Transform TensorParallel::to_own_rows() const {
-  return [this](Context& ctx, const Var& x, const Sequences& whole) {
-    return own_rows(ctx, x, rows_of_ranks(whole), tp_);
+Transform TensorParallel::by_rows(RowMapping mapping) const {
+  return [this, mapping](Context& ctx, const Var& x, const Sequences& whole) {
+    return mapping(ctx, x, rows_of_ranks(whole), tp_);
   };
 }
 
@@ -135,33 +139,43 @@ Transform TensorParallel::to_all_rows(Consumer consumer) const {
   };
 }
 
-Transform TensorParallel::way_in(TensorStyle style) const {
-  const bool cut = style != TensorStyle::replicated;
+Transform TensorParallel::way_in(bool cut) const {
   if (sequence_parallel_) return to_all_rows(cut ? Consumer::cut : Consumer::replicated);
   if (!cut) return {};
   return [this](Context& ctx, const Var& x, const Sequences&) { return copy_to_ranks(ctx, x, tp_); };
 }
 
-Transform TensorParallel::way_out(TensorStyle style) const {
-  const bool cut = style != TensorStyle::replicated;
-  if (!cut) return sequence_parallel_ ? to_own_rows() : Transform();
-  if (!sequence_parallel_)
-    return [this](Context& ctx, const Var& x, const Sequences&) { return sum_over_ranks(ctx, x, tp_); };
-  return [this](Context& ctx, const Var& x, const Sequences& whole) {
-    return sum_to_own_rows(ctx, x, rows_of_ranks(whole), tp_);
-  };
+Transform TensorParallel::way_out(bool cut) const {
+  if (!cut) return sequence_parallel_ ? by_rows(own_rows) : Transform();
+  if (sequence_parallel_) return by_rows(sum_to_own_rows);
+  return [this](Context& ctx, const Var& x, const Sequences&) { return sum_over_ranks(ctx, x, tp_); };
+}
+
+Transform TensorParallel::routed_in(bool in_shared_way) const {
+  if (in_shared_way) return by_rows(own_rows_to_sum);
+  return sequence_parallel_ ? Transform() : by_rows(own_rows);
+}
+
+Transform TensorParallel::routed_out(bool in_shared_way) const {
+  if (in_shared_way) return by_rows(own_rows_of_sum);
+  return sequence_parallel_ ? Transform() : to_all_rows(Consumer::replicated);
+}
+
+bool TensorParallel::is_cut(const TensorParallelPlan& plan, const TransformPoint& point) {
+  return plan.style(point.module) != TensorStyle::replicated;
 }
 
 Transform TensorParallel::transform_at(const TensorParallelPlan& plan, const TransformPoint& point) const {
+  const auto in_shared_way = [&] { return point.shared && (sequence_parallel_ || is_cut(plan, point)); };
   switch (point.place) {
     case PointPlace::way_in:
-      return way_in(plan.style(point.module));
+      return way_in(is_cut(plan, point));
     case PointPlace::way_out:
-      return way_out(plan.style(point.module));
+      return way_out(is_cut(plan, point));
     case PointPlace::routed_in:
-      return sequence_parallel_ ? Transform() : to_own_rows();
+      return routed_in(in_shared_way());
     case PointPlace::routed_out:
-      return sequence_parallel_ ? Transform() : to_all_rows(Consumer::replicated);
+      return routed_out(in_shared_way());
     case PointPlace::experts_out:
     case PointPlace::other:
       break;

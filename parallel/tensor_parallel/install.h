@@ -24,6 +24,13 @@ namespace nemocube {
 ///     into the routed experts    own_rows (all rows)
 ///     out of them                all_rows (own rows)
 ///
+/// Mixers on one norm (SharedWays) are one layer that is cut, or one that is replicated: what goes into them
+/// and out of them is sent once for all. Their routed experts take the rank's rows from all rows, and their
+/// results join the sum in these rows:
+///
+///     into the routed experts    own_rows_to_sum
+///     out of them                own_rows_of_sum
+///
 /// embeddings are a layer's way out, lm_head is a way in. Routers, latent projections and routed experts work on the
 /// rank's part of the rows in both cases, so that no token goes through an expert twice. What they note of a
 /// microbatch (MoeRecord) is about these rows. Loss and its labels are of all rows of the group, on every rank.
@@ -47,9 +54,14 @@ class TensorParallel {
 
  private:
   Transform transform_at(const TensorParallelPlan& plan, const TransformPoint& point) const;
-  Transform way_in(TensorStyle style) const;   ///< into a layer or mixer
-  Transform way_out(TensorStyle style) const;  ///< out of it
-  Transform to_own_rows() const;
+  static bool is_cut(const TensorParallelPlan& plan, const TransformPoint& point);
+  Transform way_in(bool cut) const;   ///< into a layer or mixer
+  Transform way_out(bool cut) const;  ///< out of it
+  /// `in_shared_way`: into, or out of, what is routed beside a shared way that has all rows.
+  Transform routed_in(bool in_shared_way) const;
+  Transform routed_out(bool in_shared_way) const;
+  using RowMapping = Var (*)(Context&, const Var&, std::span<const std::int64_t>, Communicator&);
+  Transform by_rows(RowMapping mapping) const;
   Transform to_all_rows(Consumer consumer) const;
   /// Where the ranks `sharers` hold parts of the same groups of channels, their norms run over all of them.
   void share_norm_groups(Stack& model, Communicator& sharers);

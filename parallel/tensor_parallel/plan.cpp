@@ -80,17 +80,30 @@ TensorStyle style_as(const CutRule& choice, std::string_view word, std::string_v
   return TensorStyle::replicated;
 }
 
+using ModuleStyle = std::pair<const TensorName, TensorStyle>;
+
+void check_alike(const ModuleStyle& a, const ModuleStyle& b, const ModelNames& names, const char* why = "") {
+  require((a.second == TensorStyle::replicated) == (b.second == TensorStyle::replicated),
+          "the tensor-parallel plan says ", name_of(a.second), " for '", names.text(a.first), "' and ",
+          name_of(b.second), " for '", names.text(b.first), "'; want both cut or both replicated", why);
+}
+
 void check_whole_mixers(const std::map<TensorName, TensorStyle>& styles, const ModelNames& names) {
-  using Entry = std::pair<const TensorName, TensorStyle>;
-  std::map<TensorName, const Entry*> first_of;  // by what the modules are part of
-  for (const Entry& entry : styles) {
-    const auto& [module, style] = entry;
-    if (!module.in_mixer()) continue;
-    const Entry& first = *first_of.emplace(module.around(), &entry).first->second;
-    require((style == TensorStyle::replicated) == (first.second == TensorStyle::replicated),
-            "the tensor-parallel plan says ", name_of(first.second), " for '", names.text(first.first),
-            "' and ", name_of(style), " for '", names.text(module), "'; want both cut or both replicated");
-  }
+  std::map<TensorName, const ModuleStyle*> first_of;  // by what the modules are part of
+  for (const ModuleStyle& entry : styles)
+    if (entry.first.in_mixer())
+      check_alike(*first_of.emplace(entry.first.around(), &entry).first->second, entry, names);
+}
+
+/// Mixers on one norm enter and leave the residual stream together (SharedWays).
+void check_shared_norms(const std::map<TensorName, TensorStyle>& styles, const ModelConfig& config) {
+  const auto entry = [&](std::int64_t block) -> const ModuleStyle& {
+    return *styles.find(mixer_name(block, config.blocks[static_cast<std::size_t>(block)]->entry()));
+  };
+  for (std::int64_t block = 0; block < config.num_layers(); ++block)
+    if (config.shares_norm_with_next(block_name(block)))
+      check_alike(entry(block), entry(block + 1), config.names,
+                  ": their blocks work on the same norm, so that what they send is sent once");
 }
 
 }  // namespace
@@ -133,6 +146,7 @@ TensorParallelPlan::TensorParallelPlan(const ModelSetup& setup, bool sequence_pa
     require(matched.contains(i), "the tensor-parallel plan: ", quote(all[i].pattern),
             " matches no module of this model; the modules are ", known);
   check_whole_mixers(styles_, names_);
+  check_shared_norms(styles_, setup.config);
   for (const std::size_t i : used) rules_.push_back(all[i]);
 }
 

@@ -23,8 +23,8 @@
 ///     ...mixer.experts.up_proj / down_proj          expert_colwise / expert_rowwise
 ///
 /// The kinds of blocks say so themselves (model/blocks, CutRule). A mixer (or shared expert) is cut as a
-/// whole or is `replicated` as a whole. Mamba's convolution, A_log, D, dt_bias and gated norm have no rules:
-/// they follow in_proj.
+/// whole or is `replicated` as a whole, and mixers on one norm (Residual::shared_norm) are alike. Mamba's
+/// convolution, A_log, D, dt_bias and gated norm have no rules: they follow in_proj.
 ///
 /// Words of other plans: embeddings may be `rowwise` or `rowwise_rep`, lm_head `colwise` or `colwise_rep`,
 /// with the same meaning as vocab_parallel. Words of Hugging Face's plans for what the grid decides here are
@@ -41,7 +41,8 @@ class TensorParallelPlan {
  public:
   /// sequence_parallel: between the blocks each tp rank has its part of the rows only.
   /// Throws Error for a style word that is unknown, or that the module cannot have; a pattern that matches no
-  /// module of the model; and mixers that are cut in part, naming two modules that differ.
+  /// module of the model; and mixers, or several on one norm, that are cut in part, naming two modules that
+  /// differ.
   explicit TensorParallelPlan(const ModelSetup& setup, bool sequence_parallel = false,
                               const std::vector<TensorParallelRule>& rules = {});
 

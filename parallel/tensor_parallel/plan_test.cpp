@@ -127,3 +127,17 @@ TEST_CASE("tensor plan: what makes no plan") {
   CHECK(error_of({{"backbone.layers.0.mixer.in_proj", "replicated"}}).find("want both cut") !=
         std::string::npos);
 }
+
+TEST_CASE("tensor plan: mixers on one norm are cut alike") {
+  ModelConfig config = tiny_config("ME*-");
+  own_config(config, 2).residual = Residual::shared_norm;
+  const TensorParallelRule attention{"backbone.layers.2.mixer.*", "replicated"},
+      shared_expert{"backbone.layers.1.mixer.shared_experts.*", "replicated"};
+  CHECK(
+      message_of([&] { TensorParallelPlan(config, false, {attention}); }) ==
+      "the tensor-parallel plan says colwise for 'backbone.layers.1.mixer.shared_experts.up_proj' and "
+      "replicated for 'backbone.layers.2.mixer.q_proj'; want both cut or both replicated: their blocks work "
+      "on the same norm, so that what they send is sent once");
+  CHECK(TensorParallelPlan(config, false, {attention, shared_expert}).style(mixer_name(2, "q_proj")) ==
+        TensorStyle::replicated);
+}

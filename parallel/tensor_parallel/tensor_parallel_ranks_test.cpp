@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -230,6 +231,91 @@ TEST_CASE("tensor parallel: mixers, embeddings and lm_head that the plan leaves 
     }
 }
 
+namespace {
+
+/// "ME*-", all mixers but the first `alone` on the norm of the block before.
+ModelConfig on_one_norm(std::int64_t tp, std::int64_t alone) {
+  ModelConfig config = config_for(tp, tp);
+  for (std::int64_t block = alone; block < config.num_layers(); ++block)
+    own_config(config, block).residual = Residual::shared_norm;
+  return config;
+}
+
+/// Calls of the group tp in one pass of a model, forward and backward.
+std::map<Operation, std::int64_t> calls_of_pass(const ModelConfig& config, std::int64_t tp,
+                                                bool sequence_parallel, bool checkpointing) {
+  Stack whole(config, DType::f64, Device::cpu, without_embeddings(config));
+  randomise(whole, 80);
+  const TestBatch batch = random_batch(config, {7, 4}, 81);
+  CutModel part(whole, tp, sequence_parallel);
+  part.model.activation_checkpointing = checkpointing;
+  std::map<Operation, std::int64_t> calls;
+  const auto add = [&](std::int64_t sign) {
+    for (const Operation o : {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter})
+      calls[o] += sign * part.groups["tp"].stats(o).calls;
+  };
+  add(-1);
+  run(part.model, part.own_rows(random_tensor({11, config.hidden_size}, DType::f64, 82)), batch);
+  add(1);
+  return calls;
+}
+
+}  // namespace
+
+TEST_CASE("tensor parallel: mixers on one norm, whose parts are added before they are sent") {
+  const std::int64_t tp = test_world().size();
+  // All four kinds on one norm, two pairs, and three behind a block whose mixer has a norm behind it.
+  std::vector<ModelConfig> configs{on_one_norm(tp, 1), on_one_norm(tp, 3), on_one_norm(tp, 1)};
+  own_config(configs[1], 1).residual = Residual::shared_norm;
+  own_config(configs[2], 0).residual = Residual::norm_before_and_after;
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    CAPTURE(i);
+    const ModelConfig& config = configs[i];
+    Stack whole(config, DType::f64, Device::cpu, without_embeddings(config));
+    randomise(whole, 77);
+    const TestBatch batch = random_batch(config, {7, 4}, 78);
+    const Tensor rows = random_tensor({11, config.hidden_size}, DType::f64, 79);
+    const std::vector<TensorParallelRule> all_replicated{
+        {"backbone.layers.1.mixer.shared_experts.*", "replicated"},
+        {"backbone.layers.0.mixer.*", "replicated"},
+        {"backbone.layers.2.mixer.*", "replicated"},
+        {"backbone.layers.3.mixer.*", "replicated"}};
+    for (const bool sequence_parallel : {false, true})
+      for (const bool replicated : {false, true}) {
+        CAPTURE(sequence_parallel);
+        CAPTURE(replicated);
+        CutModel part(whole, tp, sequence_parallel,
+                      replicated ? all_replicated : std::vector<TensorParallelRule>{});
+        check_on_batches(whole, part);
+        const Pass want = run(whole, rows, batch);
+        for (const bool checkpointing : {false, true}) {
+          CAPTURE(checkpointing);
+          part.model.activation_checkpointing = checkpointing;
+          check_pass(part, run(part.model, part.own_rows(rows), batch, true), whole, want);
+        }
+      }
+  }
+}
+
+TEST_CASE("tensor parallel: mixers on one norm send what enters and leaves them once") {
+  const std::int64_t tp = test_world().size();
+  if (tp == 1) return;
+  for (const bool sequence_parallel : {false, true})
+    for (const bool checkpointing : {false, true}) {
+      CAPTURE(sequence_parallel);
+      CAPTURE(checkpointing);
+      auto saved = calls_of_pass(config_for(tp, tp), tp, sequence_parallel, checkpointing);
+      for (const auto& [operation, calls] :
+           calls_of_pass(on_one_norm(tp, 1), tp, sequence_parallel, checkpointing))
+        saved[operation] -= calls;
+      // Each of four mixers alone: into it, out of it, both again in a replay. Together: once, and no replay.
+      const std::int64_t of_ways = checkpointing ? 4 * 3 - 2 : 4 * 2 - 2, of_routed = checkpointing ? 3 : 2;
+      CHECK(saved[Operation::all_reduce] == (sequence_parallel ? 0 : of_ways));
+      CHECK(saved[Operation::all_gather] == (sequence_parallel ? of_ways : of_routed));
+      CHECK(saved[Operation::reduce_scatter] == (sequence_parallel ? of_ways : 0));
+    }
+}
+
 TEST_CASE("tensor parallel: vocabularies smaller than the number of ranks") {
   const std::int64_t tp = test_world().size();
   ModelConfig config = config_for(tp, tp);
@@ -276,7 +362,8 @@ TEST_CASE("tensor parallel: a group that has some rows of each sequence") {
 
 TEST_CASE("tensor parallel: decoding with state") {
   const std::int64_t tp = test_world().size();
-  const ModelConfig config = config_for(tp, 1);
+  ModelConfig config = config_for(tp, 1);
+  own_config(config, 2).residual = Residual::shared_norm;
   Stack whole(config, DType::f64, Device::cpu, without_embeddings(config));
   randomise(whole, 73);
   for (const bool sequence_parallel : {false, true}) {

@@ -144,6 +144,12 @@ GridCase without_experts(GridCase c) {
   return c;
 }
 
+void share_norms(ModelConfig& config, std::int64_t stages) {
+  if (stages > 4) return;
+  for (const std::int64_t block : {1, 5, 7}) own_config(config, block).residual = Residual::shared_norm;
+  if (stages <= 2) own_config(config, 2).residual = Residual::shared_norm;
+}
+
 LoraAdapters adapters_of_all(const ModelSetup& config, DropoutPosition position) {
   LoraAdapters adapters;
   adapters.dropout = 0.25;

@@ -31,6 +31,9 @@ ModelConfig pruned_grid_model();
 ModelConfig llama_grid_model();
 /// The case for a model without experts.
 GridCase without_experts(GridCase c);
+/// Gives mixers one norm, as many as `stages` equal stages of grid_model() keep together: three and two pairs
+/// on up to two stages, three pairs on up to four, none on more.
+void share_norms(ModelConfig& config, std::int64_t stages);
 /// Low-rank adapters of every linear layer and stack of experts, with dropout.
 LoraAdapters adapters_of_all(const ModelSetup& config, DropoutPosition position);
 ParallelPlan plan_of(const GridCase& grid, const ModelSetup& config);

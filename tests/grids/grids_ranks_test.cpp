@@ -89,6 +89,7 @@ struct Task {
   /// kind.
   bool tied = false;
   bool shared_norm = false;  ///< the last two blocks work on the same rows
+  std::int64_t shared_in_stages = 0;  ///< share_norms() for so many stages; 0: not called
   auto operator<=>(const Task&) const = default;
 };
 
@@ -122,6 +123,7 @@ ModelSetup model_of(const Task& task) {
     config.config.norm = task.mtp.depths > 0 ? NormKind::rmsnorm_one_plus_w : NormKind::layernorm;
   }
   if (task.shared_norm) own_config(config.config, 7).residual = Residual::shared_norm;
+  if (task.shared_in_stages > 0) share_norms(config.config, task.shared_in_stages);
   config.train_mtp(task.mtp);
   config.choices.noise = {task.noise_alpha, 9};
   if (task.frozen == Frozen::base_pre || task.frozen == Frozen::base_post)
@@ -465,6 +467,24 @@ TEST_CASE("grids: steps of a Llama are those of one rank") {
     log_info("grid with a Llama: ", name_of(c));
     Task task{.dtype = DType::f64, .packed = c.packed, .global_loss = c.grid.dp() == 1, .llama = true};
     if (!odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    task.frozen = Frozen::base_post;
+    if (odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    odd = !odd;
+  }
+}
+
+TEST_CASE("grids: steps of mixers on one norm are those of one rank") {
+  bool odd = false;
+  for (const GridCase& c : wished_cases()) {
+    const std::int64_t stages = c.grid.pp * c.chunks;
+    if (stages > 4) continue;
+    CAPTURE(name_of(c));
+    log_info("grid with mixers on one norm: ", name_of(c));
+    Task task{.dtype = DType::f64, .packed = c.packed, .global_loss = c.grid.dp() == 1};
+    task.shared_in_stages = stages <= 2 ? 2 : 4;
+    if (!odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    task.frozen = Frozen::every_second_tensor;
+    if (all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
     task.frozen = Frozen::base_post;
     if (odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
     odd = !odd;

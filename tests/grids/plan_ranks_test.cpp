@@ -204,6 +204,22 @@ TEST_CASE("plan: the same with a Llama") {
   }
 }
 
+TEST_CASE("plan: the same with mixers on one norm, which send what enters and leaves them once") {
+  for (const GridCase& c : grid_cases(test_world().size(), "")) {
+    CAPTURE(name_of(c));
+    ModelSetup config = grid_model();
+    share_norms(config.config, c.grid.pp * c.chunks);
+    compare_with_plan(c, DType::bf16, config);
+    config.choices.lora = adapters_of_all(config, DropoutPosition::pre);
+    compare_with_plan(c, DType::f32, config);
+    config.choices.lora = {};
+    // What two mixers add has a backward pass, because the first of both has one.
+    for (const TensorSpec& spec : tensor_specs(config))
+      if (!spec.buffer && !(spec.id.in_mixer() && spec.id.block == 6)) config.choices.frozen.insert(spec.id);
+    compare_with_plan(c, DType::bf16, config);
+  }
+}
+
 TEST_CASE("plan: the same with multi-token prediction") {
   for (const GridCase& c : grid_cases(test_world().size(), "")) {
     CAPTURE(name_of(c));

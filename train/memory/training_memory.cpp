@@ -228,6 +228,10 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
         continue;
       }
       kept += 2 * row + factors;  // the residual sum, its norm, and the factors of that
+      if (plan.sequence_parallel && config.shares_norm_with_next(name) &&
+          config.of_tensor(name).residual != Residual::shared_norm)
+        kept += of.stored(rows.all *
+                          real(config.hidden_size));  // the rows of all ranks, gathered once for the norm
       most = std::max(most, kept + block.kept + block.backward + 2 * row);  // and the gradients of both
       if (!options.checkpointing) kept += block.kept;
     }

@@ -29,8 +29,10 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
       k_proj_(sources, name / "k_proj"),
       v_proj_(sources, name / "v_proj"),
       o_proj_(sources, name / "o_proj", PointPlace::way_out) {
+  SharedWays* const way_in = sources.way_in();
   sources.points.emplace(name / "qkv.input",
-                         TransformPoint{&qkv_input_, PointPlace::way_in, name / "q_proj"});
+                         TransformPoint{way_in ? &way_in->in : &qkv_input_, PointPlace::way_in,
+                                        name / "q_proj", nullptr, way_in});
   options_.head_dim = sources.config.attention.head_dim;
   rope_ = sources.config.attention.rope;
   options_.heads = q_proj_.out_features() / options_.head_dim;
