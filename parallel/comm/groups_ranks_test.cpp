@@ -89,8 +89,8 @@ TEST_CASE("process groups: each of two grids side by side sums over its own rank
   World& world = test_world();
   const int size = world.size();
   if (size < 4) return;
-  const GridSizes front{.tp = 2}, back{.dp_shard = 2};
-  const HypercubeGrid front_grid = make_grid(front), back_grid = make_grid(back, 2);
+  const GridSizes front{.tp = 2}, back{.dp_shard = 2, .first_rank = 2};
+  const HypercubeGrid front_grid = make_grid(front), back_grid = make_grid(back);
   const ProcessGroups of_front(world, front_grid), of_back(world, back_grid);
   CHECK(of_front.made() == 1);  // the grid itself, which is tp, mp and more
   CHECK(of_back.made() == 1);
@@ -118,13 +118,14 @@ TEST_CASE("process groups: each of two grids side by side sums over its own rank
   CHECK(world.communicator().host_all_reduce(1 + world.rank()) == size * (size + 1) / 2);
 
   // One rank is a grid, too, of which nothing has to be made. A grid of the whole world is the world.
-  const ProcessGroups one(world, make_grid({}, size - 1)), whole(world, make_grid({.dp_shard = size}));
+  const ProcessGroups one(world, make_grid({.first_rank = size - 1})),
+      whole(world, make_grid({.dp_shard = size}));
   CHECK(one.made() == 0);
   if (world.rank() == size - 1) CHECK(one.all().host_all_reduce(7) == 7);
   CHECK(&whole.all() == &world.communicator());
   CHECK(std::ranges::count(whole.names(), "grid") == 0);
   const std::string beyond = cat("a grid of ranks ", size - 1, " to ", size, " in a world of ", size);
-  CHECK_THROWS_WITH_AS(ProcessGroups(world, make_grid({.tp = 2}, size - 1)),
+  CHECK_THROWS_WITH_AS(ProcessGroups(world, make_grid({.tp = 2, .first_rank = size - 1})),
                        doctest::Contains(beyond.c_str()), std::logic_error);
 }
 

@@ -23,9 +23,9 @@ Dimensions replica_dimensions(const char* name, std::int64_t replicas, const Gri
 
 }  // namespace
 
-HypercubeGrid make_grid(const GridSizes& s, std::int64_t first) {
+HypercubeGrid make_grid(const GridSizes& s) {
   const std::int64_t experts = s.expt_tp * s.ep;
-  HypercubeGrid grid(base_dimensions(s), first, first + s.ranks());
+  HypercubeGrid grid(base_dimensions(s), s.first_rank, s.end_rank());
   require(experts >= 1 && s.ranks_of_stage() % experts == 0, "grid: the ranks of a stage, tp * cp * dp (",
           s.tp, " * ", s.cp, " * ", s.dp(), " = ", s.ranks_of_stage(),
           "), must be divisible by expt_tp * ep (", s.expt_tp, " * ", s.ep, " = ", experts, ")");
@@ -39,11 +39,11 @@ HypercubeGrid make_grid(const GridSizes& s, std::int64_t first) {
   return grid;
 }
 
-GridPlace place_of(const GridSizes& s, std::int64_t rank, std::int64_t first) {
-  expect(rank >= first && rank < first + s.ranks(), "rank ", rank, " is outside of the grid of ranks ", first,
-         " to ", first + s.ranks() - 1);
+GridPlace place_of(const GridSizes& s, std::int64_t rank) {
+  expect(rank >= s.first_rank && rank < s.end_rank(), "rank ", rank, " is outside of the grid of ranks ",
+         s.first_rank, " to ", s.end_rank() - 1);
   GridPlace p;
-  std::int64_t rest = rank - first;
+  std::int64_t rest = rank - s.first_rank;
   const auto next = [&rest](std::int64_t size) {
     const std::int64_t coordinate = rest % size;
     rest /= size;
@@ -54,7 +54,7 @@ GridPlace place_of(const GridSizes& s, std::int64_t rank, std::int64_t first) {
   p.dp_shard = next(s.dp_shard);
   p.dp_replicate = next(s.dp_replicate);
   p.pp = next(s.pp);
-  rest = rank - first;
+  rest = rank - s.first_rank;
   p.expt_tp = next(s.expt_tp);
   p.ep = next(s.ep);
   p.expt_dp = next(s.expt_dp());

@@ -6,7 +6,7 @@
 
 namespace nemocube {
 
-/// The sizes of the process grid of one model.
+/// The sizes of the process grid of one model, and the rank of the world at which it begins.
 ///
 /// The dimensions, fastest first, are tp, cp, dp_shard, dp_replicate, pp. The view "expert" has the same ranks as
 /// expt_tp, ep, expt_dp, pp. Where attention has fewer key and value heads than tp ranks, or Mamba fewer groups of
@@ -16,10 +16,16 @@ struct GridSizes {
   std::int64_t tp = 1, cp = 1, dp_shard = 1, dp_replicate = 1, pp = 1;
   std::int64_t expt_tp = 1, ep = 1;
   std::int64_t kv_replicas = 1, state_replicas = 1;
+  std::int64_t first_rank = 0;  ///< the grid has the world's ranks first_rank to first_rank + ranks() - 1
 
   std::int64_t dp() const { return dp_shard * dp_replicate; }
   std::int64_t ranks_of_stage() const { return tp * cp * dp(); }
   std::int64_t ranks() const { return ranks_of_stage() * pp; }
+  std::int64_t end_rank() const { return first_rank + ranks(); }
+  /// Of the ranks of a pipeline rank, as the world counts them.
+  std::int64_t first_rank_of_stage(std::int64_t pipeline_rank) const {
+    return first_rank + pipeline_rank * ranks_of_stage();
+  }
   std::int64_t expt_dp() const { return ranks_of_stage() / (expt_tp * ep); }
   bool operator==(const GridSizes&) const = default;
 };
@@ -34,11 +40,11 @@ struct GridPlace {
   std::int64_t dp(const GridSizes& sizes) const { return dp_shard + dp_replicate * sizes.dp_shard; }
 };
 
-/// The grid of the world's ranks first to first + sizes.ranks() - 1. Throws Error for a size below 1, a
-/// negative `first`, and unless expt_tp ep divides tp cp dp, and kv_replicas and state_replicas divide tp.
-HypercubeGrid make_grid(const GridSizes& sizes, std::int64_t first = 0);
+/// The grid of these ranks. Throws Error for a size below 1, a negative first_rank, and unless expt_tp ep
+/// divides tp cp dp, and kv_replicas and state_replicas divide tp.
+HypercubeGrid make_grid(const GridSizes& sizes);
 /// Of a rank of that grid, counted as the world counts it; std::logic_error for a rank outside.
-GridPlace place_of(const GridSizes& sizes, std::int64_t rank, std::int64_t first = 0);
+GridPlace place_of(const GridSizes& sizes, std::int64_t rank);
 /// Sizes other than 1: "tp 2 x cp 1 x dp 4 x pp 2, experts: expt_tp 1 x ep 4 x expt_dp 2"
 std::string to_string(const GridSizes& sizes);
 

@@ -38,13 +38,15 @@ TEST_CASE(
     "grid sizes: a grid that begins at another rank has the same places and groups, so many ranks further") {
   const GridSizes sizes{.tp = 4, .cp = 2, .dp_shard = 3, .pp = 2, .expt_tp = 2, .ep = 6, .kv_replicas = 2};
   constexpr int first = 5;
-  const HypercubeGrid at_0 = make_grid(sizes), grid = make_grid(sizes, first);
+  GridSizes shifted = sizes;
+  shifted.first_rank = first;
+  const HypercubeGrid at_0 = make_grid(sizes), grid = make_grid(shifted);
   CHECK(grid.offset() == first);
   CHECK(grid.size() == at_0.size());
   CHECK_FALSE(grid.contains(first - 1));
   CHECK_FALSE(grid.contains(first + grid.size()));
   for (int rank = 0; rank < at_0.size(); ++rank) {
-    const GridPlace p = place_of(sizes, rank + first, first), want = place_of(sizes, rank);
+    const GridPlace p = place_of(shifted, rank + first), want = place_of(sizes, rank);
     CHECK(std::array{p.tp, p.cp, p.dp_shard, p.dp_replicate, p.pp} ==
           std::array{want.tp, want.cp, want.dp_shard, want.dp_replicate, want.pp});
     CHECK(std::array{p.expt_tp, p.ep, p.expt_dp, p.kv_replica, p.state_replica} ==
@@ -60,10 +62,11 @@ TEST_CASE(
   }
   for (const int outside : {first - 1, first + grid.size()})
     CHECK_THROWS_WITH_AS(
-        place_of(sizes, outside, first),
+        place_of(shifted, outside),
         doctest::Contains(cat("rank ", outside, " is outside of the grid of ranks 5 to 52").c_str()),
         std::logic_error);
-  CHECK(message_of([&] { make_grid(sizes, -1); }).find("-1") != std::string::npos);
+  shifted.first_rank = -1;
+  CHECK(message_of([&] { make_grid(shifted); }).find("-1") != std::string::npos);
 }
 
 TEST_CASE("grid sizes: sizes that make no grid are refused with their numbers") {

@@ -49,7 +49,7 @@ ParallelModel::ParallelModel(Stack& model, const ParallelPlan& plan, const Proce
     : model_(model),
       plan_(plan),
       groups_(groups),
-      place_(place_of(plan.grid, groups.all().rank())),
+      place_(place_of(plan.grid, plan.grid.first_rank + groups.all().rank())),
       installed_(std::make_unique<Installed>()),
       forward_program_(program_of(plan.pipeline.forward_schedule(plan.grid.pp), place_.pp)),
       transfers_(groups["pp"], plan.pipeline.rank_of_stage) {

@@ -687,3 +687,22 @@ TEST_CASE("checkpoint: pruning takes the name away before the bytes") {
   CHECK(std::ranges::count(gone, std::pair(false, std::string("epoch_1_step_1"))) == 0);
   CHECK(names_in(runs) == Names{"LATEST", "epoch_1_step_2"});
 }
+
+TEST_CASE(
+    "checkpoints: the layout of ranks that begin at another one than the first is read as it was written") {
+  const TestDir dir;
+  RankLayout layout{
+      {.tp = 2, .dp_shard = 3, .pp = 2}, ZeroLevel::gradients, "rank 0: block 0; rank 1: block 1"};
+  write_run_state(dir / "state.json", {}, {}, layout);
+  CHECK(slurp(dir / "state.json").find("first_rank") == std::string::npos);
+  CHECK(read_rank_layout(dir / "state.json") == layout);
+  const std::string at_0 = to_string(layout);
+  layout.grid.first_rank = 4;
+  write_run_state(dir / "state.json", {}, {}, layout);
+  CHECK(read_rank_layout(dir / "state.json") == layout);
+  CHECK(at_0 ==
+        "12 ranks (tp 2, pp 2, dp_shard 3, dp_replicate 1, ZeRO level 2; rank 0: block 0; rank 1: block 1)");
+  CHECK(to_string(layout) ==
+        "12 ranks from rank 4 (tp 2, pp 2, dp_shard 3, dp_replicate 1, ZeRO level 2; rank 0: block 0; "
+        "rank 1: block 1)");
+}

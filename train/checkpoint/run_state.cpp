@@ -122,7 +122,9 @@ void want_same_batches(const BatchShape& written, const BatchShape& now) {
 std::string to_string(const RankLayout& layout) {
   const GridSizes& grid = layout.grid;
   if (grid.ranks() == 1) return "1 rank";
-  std::string text = cat(grid.ranks(), " ranks (");
+  std::string text = cat(grid.ranks(), " ranks ");
+  if (grid.first_rank > 0) text += cat("from rank ", grid.first_rank, ' ');
+  text += '(';
   for (const auto& [name, size] : model_sizes)
     if (grid.*size > 1) text += cat(name, ' ', grid.*size, ", ");
   text += cat("dp_shard ", grid.dp_shard, ", dp_replicate ", grid.dp_replicate, ", ZeRO level ",
@@ -173,6 +175,7 @@ FileSum write_run_state(const std::filesystem::path& file, const RunState& s, co
                                     {"dp_replicate", layout.grid.dp_replicate},
                                     {"zero", static_cast<int>(layout.zero)}};
     for (const auto& [name, size] : model_sizes) ranks[name] = layout.grid.*size;
+    if (layout.grid.first_rank > 0) ranks["first_rank"] = layout.grid.first_rank;
     if (!layout.stages.empty()) ranks["stages"] = layout.stages;
   }
   return write_file_atomically(file, dump_json(json) + "\n");
@@ -223,6 +226,7 @@ RankLayout read_rank_layout(const std::filesystem::path& file) {
   grid.dp_replicate = count(*layout, "dp_replicate");
   for (const auto& [name, size] : model_sizes)
     if (layout->find(name)) grid.*size = count(*layout, name);
+  if (layout->find("first_rank")) grid.first_rank = count(*layout, "first_rank");
   if (const auto stages = layout->find("stages")) read.stages = stages->string();
   std::int64_t rest = count(*layout, "ranks");
   for (const std::int64_t size : {grid.tp, grid.cp, grid.dp_shard, grid.dp_replicate, grid.pp})

@@ -64,7 +64,7 @@ struct RankLayout {
   friend bool operator==(const RankLayout&, const RankLayout&) = default;
 };
 /// "1 rank", "4 ranks (dp_shard 2, dp_replicate 2, ZeRO level 3)", "4 ranks (pp 2, ep 2, dp_shard 2, dp_replicate 1,
-/// ZeRO level 3; STAGES)"; of tp, cp, pp, expt_tp and ep those above 1.
+/// ZeRO level 3; STAGES)", "4 ranks from rank 2 (..)"; of tp, cp, pp, expt_tp and ep those above 1.
 std::string to_string(const RankLayout& layout);
 /// "rank 0: blocks 0 to 3; rank 1: blocks 4 to 7": the stages in their order, by pipeline rank. Empty where there is
 /// one stage.

@@ -86,15 +86,17 @@ Json tensors_json(const std::vector<CheckpointTensor>& tensors, bool of_optimize
 
 Json layout_json(const RankLayout& layout) {
   const GridSizes& g = layout.grid;
-  return {{"ranks", layout.ranks()},
-          {"tp", g.tp},
-          {"cp", g.cp},
-          {"pp", g.pp},
-          {"ep", g.ep},
-          {"expt_tp", g.expt_tp},
-          {"dp_shard", g.dp_shard},
-          {"dp_replicate", g.dp_replicate},
-          {"zero", static_cast<int>(layout.zero)}};
+  Json json{{"ranks", layout.ranks()},
+            {"tp", g.tp},
+            {"cp", g.cp},
+            {"pp", g.pp},
+            {"ep", g.ep},
+            {"expt_tp", g.expt_tp},
+            {"dp_shard", g.dp_shard},
+            {"dp_replicate", g.dp_replicate},
+            {"zero", static_cast<int>(layout.zero)}};
+  if (g.first_rank > 0) json["first_rank"] = g.first_rank;
+  return json;
 }
 
 void print_json(const std::filesystem::path& checkpoint, const CheckpointContents& c, bool verified,

@@ -16,7 +16,7 @@ Zone& weights_zone() {
   return zone;
 }
 
-/// Without weights.
+/// Without weights; and without a model on a rank that is not in the grid of the plan.
 LoadedModel build(const ModelSetup& setup, std::optional<DType> dtype, const ModelPlace& place) {
   const DType stored = dtype.value_or(setup.config.dtype.value_or(DType::f32));
   LoadedModel built;
@@ -26,8 +26,9 @@ LoadedModel build(const ModelSetup& setup, std::optional<DType> dtype, const Mod
     return built;
   }
   const ParallelPlan& plan = place.plan;
-  built.groups =
-      std::make_unique<ProcessGroups>(*place.world, make_grid(plan.grid), used_groups(plan, setup));
+  const HypercubeGrid grid = make_grid(plan.grid);
+  built.groups = std::make_unique<ProcessGroups>(*place.world, grid, used_groups(plan, setup));
+  if (!grid.contains(place.world->rank())) return built;
   // On several ranks `parallel` gives the parameters their memory.
   const Device device = place.world->size() > 1 ? Device::meta : place.device;
   built.model = std::make_unique<Stack>(setup, stored, device,
@@ -38,6 +39,19 @@ LoadedModel build(const ModelSetup& setup, std::optional<DType> dtype, const Mod
 
 bool is_in(TensorSet set, const TensorSpec& spec) {
   return set == TensorSet::all || (set == TensorSet::adapters) == (spec.factor != LoraFactor::none);
+}
+
+/// A tensor of which this process has nothing.
+NamedTensor elsewhere(const TensorSpec& spec) {
+  return {.name = spec.name, .value = Tensor::meta(spec.shape, DType::f32), .keep_f32 = spec.keep_f32};
+}
+
+/// The tensors of the model, adapters aside, none of which are here.
+std::vector<NamedTensor> base_elsewhere(const ModelSetup& setup) {
+  std::vector<NamedTensor> tensors;
+  for (const TensorSpec& spec : tensor_specs(setup))
+    if (is_in(TensorSet::base, spec)) tensors.push_back(elsewhere(spec));
+  return tensors;
 }
 
 /// Of fresh values, or of a directory.
@@ -62,10 +76,6 @@ void check_bases(const std::filesystem::path& dir, const std::filesystem::path& 
   });
 }
 
-/// A tensor of which this process has nothing.
-NamedTensor elsewhere(const TensorSpec& spec) {
-  return {.name = spec.name, .value = Tensor::meta(spec.shape, DType::f32), .keep_f32 = spec.keep_f32};
-}
 }  // namespace
 
 ModelSetup setup_of(const OpenedModel& source, const ModelChoices& choices) {
@@ -75,10 +85,7 @@ ModelSetup setup_of(const OpenedModel& source, const ModelChoices& choices) {
 }
 
 void check_model_files(const HfWeights& weights, const ModelSetup& setup) {
-  std::vector<NamedTensor> wanted;
-  for (const TensorSpec& spec : tensor_specs(setup))
-    if (is_in(TensorSet::base, spec)) wanted.push_back(elsewhere(spec));
-  weights.check(wanted);
+  weights.check(base_elsewhere(setup));
 }
 
 Finetuning with_adapter(const OpenedModel& source, const std::filesystem::path& adapter) {
@@ -111,11 +118,11 @@ LoadedModel load_model(const OpenedModel& source, std::optional<DType> dtype, co
   LoadedModel loaded = build(setup, dtype, place);
   const ZoneTimer timer(weights_zone());
   TaskProgress progress("weights", "bytes");
-  loaded.files = load_hf_weights(source.weights(), named_tensors(*loaded.model, TensorSet::base), place.world,
-                                 std::ref(progress));
+  const auto into = loaded.model ? named_tensors(*loaded.model, TensorSet::base) : base_elsewhere(setup);
+  loaded.files = load_hf_weights(source.weights(), into, place.world, std::ref(progress));
   loaded.base = std::filesystem::canonical(source.directory());
   if (!setup.choices.frozen.empty()) loaded.base_record = record_of_base(loaded.base, ranks);
-  fill_adapters(*loaded.model, finetuning);
+  if (loaded.model) fill_adapters(*loaded.model, finetuning);
   return loaded;
 }
 
@@ -123,6 +130,7 @@ LoadedModel make_model(const OpenedModel& source, std::optional<DType> dtype, st
                        const ModelPlace& place, Initialisation law, const Finetuning& finetuning) {
   const ModelSetup setup = setup_of(source, finetuning.choices);
   LoadedModel made = build(setup, dtype, place);
+  if (!made.model) return made;
   const ZoneTimer timer(weights_zone());
   initialise(*made.model, seed, law);
   if (!finetuning.adapter.empty()) fill_adapters(*made.model, finetuning);

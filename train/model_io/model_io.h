@@ -17,8 +17,8 @@ namespace nemocube {
 /// A model, or this rank's part of it, and the format of its directory, so that the model can be written in
 /// the same form.
 struct LoadedModel {
-  std::unique_ptr<ProcessGroups> groups;  ///< that `parallel` uses
-  std::unique_ptr<Stack> model;
+  std::unique_ptr<ProcessGroups> groups;    ///< that `parallel` uses
+  std::unique_ptr<Stack> model;             ///< null on a rank of the world outside of the plan's grid
   std::unique_ptr<ParallelModel> parallel;  ///< the same model, with what its plan has installed
   WeightFiles files;
   std::filesystem::path base =
@@ -34,7 +34,7 @@ struct Finetuning {
   std::uint64_t seed = 0;              ///< of fresh adapters
 };
 
-/// Where a model lies: alone on a device, or divided among the ranks of a world as a plan says.
+/// Where a model lies: alone on a device, or divided among ranks of a world, those of the plan's grid.
 struct ModelPlace {
   ModelPlace(Device where) : device(where) {}  // NOLINT(google-explicit-constructor): a device is a place
   ModelPlace(Device where, World& ranks, ParallelPlan how)
@@ -49,10 +49,10 @@ struct ModelPlace {
 ModelSetup setup_of(const OpenedModel& source, const ModelChoices& choices);
 
 /// Reads the weights of a Hugging Face directory, of which only what this rank owns. The dtype is `dtype`,
-/// else the one in config.json, else f32. Of several ranks all call together and make the groups that the
-/// plan uses. Errors name files and tensors. Adapters are read or drawn as `finetuning` says; one that was
-/// trained on another model is refused, and a warning tells where weights that the directory leaves elsewhere
-/// have changed (train/model_io/base_model.h).
+/// else the one in config.json, else f32. Of several ranks all of the world call together, those outside of
+/// the plan's grid too, and make the groups that the plan uses. Errors name files and tensors. Adapters are
+/// read or drawn as `finetuning` says; one that was trained on another model is refused, and a warning tells
+/// where weights that the directory leaves elsewhere have changed (train/model_io/base_model.h).
 LoadedModel load_model(const OpenedModel& source, std::optional<DType> dtype, const ModelPlace& place,
                        const Finetuning& finetuning = {});
 

@@ -30,7 +30,7 @@ std::vector<Published> published_models() {
            8, 4, 64, 549308993536}};
 }
 
-RunCosts plan_of(const Published& m) {
+RunCosts plan_of(const Published& m, std::int64_t first_rank = 0) {
   DistributedSection section;
   section.tp_size = m.tp;
   section.sequence_parallel = true;
@@ -42,7 +42,9 @@ RunCosts plan_of(const Published& m) {
   load.microbatch = Sequences::uniform(1, 4096);
   load.microbatches = 16;
   const ParallelSettings settings{.dispatcher = DispatcherKind::alltoall};
-  return {m.config, plan_model(section, settings, rank_sizes(section, m.ranks), m.config), load, {}};
+  RankSizes ranks = rank_sizes(section, m.ranks);
+  ranks.grid.first_rank = first_rank;
+  return {m.config, plan_model(section, settings, ranks, m.config), load, {}};
 }
 
 }  // namespace
@@ -84,6 +86,28 @@ TEST_CASE("plan: costs of a model whose blocks all have a config are those of a 
     REQUIRE(got.size() == want.size());
     for (std::size_t i = 0; i < want.size(); ++i) CHECK(got[i].bytes == want[i].bytes);
   }
+}
+
+TEST_CASE("plan: a grid that begins at another rank has the same costs, so many ranks further") {
+  const Published m = published_models().front();
+  constexpr int first = 64;
+  RunCosts at_0 = plan_of(m), costs = plan_of(m, first);
+  CHECK(costs.parallel().grid.first_rank == first);
+  for (const int rank : {0, 300, 1023}) {
+    CHECK(costs.traffic(rank + first) == at_0.traffic(rank));
+    CHECK(costs.counted_parameters(rank + first) == at_0.counted_parameters(rank));
+    CHECK(costs.nccl_bytes(rank + first) == at_0.nccl_bytes(rank));
+    CHECK(total_bytes(costs.memory(rank + first)) == total_bytes(at_0.memory(rank)));
+  }
+  CHECK(step_time(costs, {}).seconds == step_time(at_0, {}).seconds);
+  const auto json = [](RunCosts& of) {
+    std::ostringstream text;
+    print_plan_json(text, {"1024 ranks", "a step", ""}, of);
+    Json object = parse_json(text.str(), "plan");
+    object.erase("groups");  // names their ranks
+    return object;
+  };
+  CHECK(json(costs) == json(at_0));
 }
 
 TEST_CASE("plan: as text and as JSON") {

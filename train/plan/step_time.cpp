@@ -296,7 +296,7 @@ StepTime step_time(RunCosts& costs, const StepTimeOptions& o) {
   std::vector<double> stretch(ranks.size(), 1);  // what waits inside passes lengthens them
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     StageStep& rank = ranks[r];
-    const int first = static_cast<int>(r) * static_cast<int>(plan.grid.ranks_of_stage());
+    const int first = static_cast<int>(plan.grid.first_rank_of_stage(static_cast<std::int64_t>(r)));
     for (const auto& [name, seconds] : rank.parts) rank.passes += seconds;
     double waits = 0;
     for (const auto& [group, seconds] : communication(costs, first, o.links)) {

@@ -100,7 +100,8 @@ std::vector<MemoryItem> memory_items(RunCosts& costs, const PlanWords& words, in
 GpuFit fit_of_plan(const PlanWords& words, RunCosts& costs) {
   const GpuRates gpu = gpu_rates(words.gpu);
   GpuFit tightest = fit_on(gpu, 0, 0);
-  for (std::int64_t r = 0; r < ranks_of(costs); ++r) {
+  const GridSizes& grid = costs.parallel().grid;
+  for (std::int64_t r = grid.first_rank; r < grid.end_rank(); ++r) {
     const int rank = static_cast<int>(r);
     const GpuFit fit = fit_on(gpu, total_bytes(costs.memory(rank)), words.nccl ? costs.nccl_bytes(rank) : 0);
     if (fit.spare() < tightest.spare()) tightest = fit;
@@ -112,7 +113,7 @@ void print_memory(std::ostream& out, const PlanWords& words, RunCosts& costs) {
   const GridSizes& grid = costs.parallel().grid;
   Table table;
   for (std::int64_t stage = 0; stage < grid.pp; ++stage) {
-    const std::int64_t first = stage * grid.ranks_of_stage(), end = first + grid.ranks_of_stage();
+    const std::int64_t first = grid.first_rank_of_stage(stage), end = first + grid.ranks_of_stage();
     std::vector<std::string> names;
     std::vector<Span> spans;
     Span parameters, total;
@@ -151,7 +152,8 @@ void print_traffic(std::ostream& out, RunCosts& costs) {
   };
   std::map<std::pair<std::string, Operation>, Row> rows;
   std::int64_t sum = 0;
-  for (std::int64_t rank = 0; rank < ranks_of(costs); ++rank)
+  const GridSizes& grid = costs.parallel().grid;
+  for (std::int64_t rank = grid.first_rank; rank < grid.end_rank(); ++rank)
     for (const auto& [key, value] : costs.traffic(static_cast<int>(rank))) {
       Row& row = rows[key];
       ++row.ranks;
@@ -287,7 +289,7 @@ void print_plan_json(std::ostream& out, const PlanWords& words, RunCosts& costs)
   std::map<std::string, std::size_t> known;  // classes by their text
   Json classes = Json::array(), class_of_rank = Json::array();
   std::int64_t counted = 0;
-  for (std::int64_t r = 0; r < g.ranks(); ++r) {
+  for (std::int64_t r = g.first_rank; r < g.end_rank(); ++r) {
     const int rank = static_cast<int>(r);
     counted += costs.counted_parameters(rank);
     Json entry{{"pipeline_rank", place_of(g, r).pp},

@@ -147,7 +147,7 @@ struct CostedRun {
   std::vector<int> first_ranks_of_stages() const {
     std::vector<int> first;
     for (std::int64_t stage = 0; stage < ranks.pp; ++stage)
-      first.push_back(static_cast<int>(stage * ranks.ranks_of_stage()));
+      first.push_back(static_cast<int>(ranks.first_rank_of_stage(stage)));
     return first;
   }
 

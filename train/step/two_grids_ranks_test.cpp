@@ -8,12 +8,13 @@
 
 #include "data/datasets/mock.h"
 #include "model/test_models.h"
-#include "parallel/comm/process_groups.h"
 #include "parallel/comm/together.h"
 #include "tests/grids/grid_cases.h"
 #include "tests/support/message_of.h"
 #include "tests/support/ranks.h"
+#include "tests/support/shared_dir.h"
 #include "train/evaluate/evaluate.h"
+#include "train/model_io/model_io.h"
 #include "train/step/train_step.h"
 
 using namespace nemocube;
@@ -50,19 +51,20 @@ class Trained {
 /// One rank's part of a model on a grid.
 class OnSide {
  public:
-  OnSide(const Side& side, const ProcessGroups& groups)
+  OnSide(const Side& side, const LoadedModel& made)
       : side_(side),
-        plan_(plan_of(side.grid, grid_model())),
-        place_(place_of(plan_.grid, groups.all().rank())),
-        model_(grid_model(), DType::f32, Device::meta, part_of(plan_, grid_model(), place_)),
-        parallel_(model_, plan_, groups, Device::cpu) {
-    initialise(model_, side.seed);
+        grid_(made.parallel->plan().grid),
+        place_(place_of(grid_, test_world().rank())),
+        model_(*made.model),
+        parallel_(*made.parallel) {
+    const Communicator& all = parallel_.all();
+    CHECK(all.rank() == test_world().rank() - grid_.first_rank);
     parallel_.data().spread_values();
     for (MoeMixer* moe : model_.moe_layers()) {
       moe->router().aux_loss_coef = 0.02;
       moe->router().global_aux_loss_coef = 0.01;
     }
-    if (side.broken && groups.all().rank() == groups.all().size() - 1)
+    if (side.broken && all.rank() == all.size() - 1)
       for (const Parameter& p : model_.parameters().all())
         if (p.name == "lm_head.weight") p.own.fill(INFINITY);
     optimizer_.emplace(model_.parameters(), OptimizerOptions{});
@@ -94,8 +96,8 @@ class OnSide {
  private:
   StepResult step(int s) {
     std::vector<TokenBatch> batches;
-    const int dp = static_cast<int>(plan_.grid.dp());
-    for (int m = static_cast<int>(place_.dp(plan_.grid)); m < microbatches; m += dp) {
+    const int dp = static_cast<int>(grid_.dp());
+    for (int m = static_cast<int>(place_.dp(grid_)); m < microbatches; m += dp) {
       const TestBatch batch = random_batch(model_.config(), {9 + m % 3, 4},
                                            1000 * side_.seed + static_cast<std::uint64_t>(10 * s + m));
       batches.emplace_back(batch.ids, batch.labels, batch.sequences);
@@ -109,10 +111,10 @@ class OnSide {
   }
 
   Side side_;
-  ParallelPlan plan_;
+  GridSizes grid_;
   GridPlace place_;
-  Stack model_;
-  ParallelModel parallel_;
+  Stack& model_;
+  ParallelModel& parallel_;
   std::optional<Optimizer> optimizer_;
 };
 
@@ -120,19 +122,18 @@ class OnSide {
 /// other in the world.
 std::vector<std::string> trained(std::span<const Side> sides) {
   World& world = test_world();
-  std::vector<std::unique_ptr<const ProcessGroups>> groups;
-  std::vector<HypercubeGrid> grids;
+  std::vector<LoadedModel> models;
   std::int64_t first = 0;
   for (const Side& side : sides) {
-    const ParallelPlan plan = plan_of(side.grid, grid_model());
-    grids.push_back(make_grid(plan.grid, first));
-    groups.push_back(
-        std::make_unique<const ProcessGroups>(world, grids.back(), used_groups(plan, grid_model())));
-    first += plan.grid.ranks();
+    ParallelPlan plan = plan_of(side.grid, grid_model());
+    plan.grid.first_rank = first;
+    first = plan.grid.end_rank();
+    models.push_back(make_model(OpenedModel({}, grid_model()), DType::f32, side.seed,
+                                ModelPlace(Device::cpu, world, plan)));
   }
   std::string own;
   for (std::size_t i = 0; i < sides.size(); ++i)
-    if (grids[i].contains(world.rank())) own = OnSide(sides[i], *groups[i]).train();
+    if (models[i].model) own = OnSide(sides[i], models[i]).train();
   return gather_texts(&world.communicator(), own);
 }
 
@@ -173,4 +174,36 @@ TEST_CASE("two grids: one whose numbers are not finite stops no step of the othe
   if (test_world().size() < 4) return;
   check_apart({data, 3, true}, {experts, 4});
   check_apart({replicas, 3}, {data, 4, true});
+}
+
+TEST_CASE("two grids: each reads its part of a model's files, and the ranks outside have no model" *
+          on_ranks({4})) {
+  World& world = test_world();
+  if (world.size() < 4) return;
+  constexpr std::uint64_t seed = 11;
+  const SharedDir dir;
+  const OpenedModel fresh({}, grid_model()), stored(dir / "model", grid_model());
+  if (world.rank() == 0) {
+    const LoadedModel made = make_model(fresh, DType::f32, seed, Device::cpu);
+    save_hf_weights(stored.directory(), named_tensors(*made.model), made.files);
+  }
+  world.communicator().host_barrier();
+  for (const GridCase& c : {data, tensor, stages, single}) {
+    CAPTURE(name_of(c));
+    ParallelPlan plan = plan_of(c, grid_model());
+    plan.grid.first_rank = 1;
+    const ModelPlace place(Device::cpu, world, plan);
+    const LoadedModel loaded = load_model(stored, DType::f32, place),
+                      made = make_model(fresh, DType::f32, seed, place);
+    const bool inside = world.rank() >= 1 && world.rank() < plan.grid.end_rank();
+    REQUIRE((loaded.model != nullptr) == inside);
+    REQUIRE((made.model != nullptr) == inside);
+    if (!inside) continue;
+    const auto &got = loaded.model->parameters().all(), &want = made.model->parameters().all();
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      CAPTURE(want[i].name);
+      CHECK_BITS(got[i].own.clone(), want[i].own.clone());
+    }
+  }
 }
