@@ -147,6 +147,18 @@ TEST_CASE(
   };
   const std::vector<std::int64_t> with_end_of_turn{2, 3};
   CHECK(stops("straight/LATEST/model") == with_end_of_turn);
+  const std::string warning = "the chat template ends the assistant's turns with";
+  CHECK(run.err.find(warning) != std::string::npos);
+  // A run that begins with this adapter knows it from the start.
+  const ProcessResult second = dir.train(
+      FinetuneDir::on_base({"dataset={_target_: messages, path: chats.jsonl}", "validation_dataset=null",
+                            "packed_sequence.packed_sequence_size=0", "step_scheduler.global_batch_size=2",
+                            "tokenizer.pretrained_model_name_or_path=tokenizer", "peft.adapter_path=straight",
+                            "checkpoint.checkpoint_dir=second"}));
+  CAPTURE(second.err);
+  REQUIRE(second.exit_code == 0);
+  CHECK(second.err.find(warning) == std::string::npos);
+  CHECK(stops("second/LATEST/model") == with_end_of_turn);
   const ProcessResult merged = dir.command({"convert", "straight", "merged", "--merge"});
   CAPTURE(merged.err);
   REQUIRE(merged.exit_code == 0);
@@ -166,6 +178,42 @@ TEST_CASE(
   spit(dir / "stopping" / "generation_config.json", cat("{\"eos_token_id\": [2, ", all[0], "]}"));
   CHECK(ids({"--model", "stopping"}).empty());
   CHECK(ids({"--model", "base", "--adapter", "stopping"}).empty());
+}
+
+// Every id is a stop id of the adapter, so that each answer is empty; the base has other ones.
+TEST_CASE(
+    "finetune: a run that begins with an adapter stops answers as eval does with it, and saves its ids") {
+  const FinetuneDir dir;
+  REQUIRE(dir.train(FinetuneDir::on_base(plus(lora, {"validation_dataset=null"}))).exit_code == 0);
+  fs::copy(dir / "straight" / "LATEST" / "model", dir / "silent", fs::copy_options::recursive);
+  Json stops = Json::array();
+  for (int id = 0; id < 2048; ++id) stops.push_back(id);
+  const std::string silent = dump_json({{"eos_token_id", stops}});
+  spit(dir / "silent" / "generation_config.json", silent);
+  spit(dir / "base" / "generation_config.json", R"({"eos_token_id": 2})");
+  const Words evaluation{"evaluation.predictions_path=said.json", "evaluation.max_new_tokens=4"};
+  const auto said_by = [&](const ProcessResult& of) {
+    must_run(of);
+    return read_json_file(dir / "said.json");
+  };
+  const auto in_run = [&](const std::string& adapter) {
+    return said_by(dir.train(FinetuneDir::on_base(
+        plus(evaluation, {"peft.adapter_path=" + adapter, "checkpoint.checkpoint_dir=of_" + adapter,
+                          "evaluation.squad_metrics=true", "step_scheduler.max_steps=1", "lr_scheduler=null",
+                          "optimizer.lr=0", "optimizer.weight_decay=0"}))));
+  };
+  const auto in_eval = [&](const std::string& adapter) {
+    return said_by(dir.command({"eval", "recipe.yaml", "--model", "base", "--adapter", adapter, "--set",
+                                evaluation[0], "--set", evaluation[1]}));
+  };
+  const Json empty = in_eval("silent"), spoken = in_eval("straight");
+  for (const auto& [question, answer] : empty.items()) CHECK(answer == "");
+  REQUIRE(spoken != empty);
+  CHECK(in_run("silent") == empty);
+  CHECK(in_run("straight") == spoken);
+  CHECK(slurp(dir / "of_silent" / "LATEST" / "model" / "generation_config.json") == silent);
+  CHECK(slurp(dir / "of_straight" / "LATEST" / "model" / "generation_config.json") ==
+        slurp(dir / "base" / "generation_config.json"));
 }
 
 TEST_CASE("finetune: adapters go with the model that they were trained on, and with no other one") {

@@ -11,7 +11,7 @@
 #include "train/finetune/embedding_repair.h"
 #include "train/finetune/frozen.h"
 #include "train/model_io/adapter_io.h"
-#include "train/model_io/find_model.h"
+#include "train/recipe/files.h"
 
 namespace nemocube {
 
@@ -84,7 +84,7 @@ ChosenAdapters recipe_adapters(const Recipe& recipe, const ModelSetup& setup) {
   const PeftSection& peft = *recipe.peft;
   const auto seed = static_cast<std::uint64_t>(recipe.seed);
   if (!peft.adapter_path) return choose_adapters(setup, peft, seed);
-  const std::filesystem::path dir = find_adapter(*peft.adapter_path);
+  const std::filesystem::path dir = model_and_adapter(recipe).adapter;
   ChosenAdapters chosen{PeftDirectory(dir, setup).adapters(), {}, {}};
   const bool f32 = chosen.adapters.f32;
   apply_settings(chosen.adapters, peft, seed);
@@ -137,11 +137,8 @@ LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
   const OpenedModel source(section.path);
   const ModelSetup setup = recipe_setup(recipe, source);
   const auto seed = static_cast<std::uint64_t>(recipe.seed);
-  const Finetuning finetuning{.choices = setup.choices,
-                              .adapter = recipe.peft && recipe.peft->adapter_path
-                                             ? find_adapter(*recipe.peft->adapter_path)
-                                             : std::filesystem::path(),
-                              .seed = seed};
+  const Finetuning finetuning{
+      .choices = setup.choices, .adapter = model_and_adapter(recipe).adapter, .seed = seed};
   const ModelPlace place = ranks.place_for(setup);
   LoadedModel loaded = section.source == ModelSource::pretrained
                            ? load_model(source, section.dtype, place, finetuning)

@@ -15,6 +15,7 @@
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
 #include "train/ranks/inputs.h"
+#include "train/recipe/files.h"
 #include "train/recipe/variables.h"
 #include "train/tokens/token_ids.h"
 
@@ -69,8 +70,7 @@ void run(const EvalArguments& options, const Launch& launch) {
   const Device chosen =
       choose_device(recipe.device, model_operations(), asked_device(recipe, options.device));
   const ParallelSettings settings = settle(recipe);
-  if (adapter.empty() && recipe.peft && recipe.peft->adapter_path)
-    adapter = find_adapter(*recipe.peft->adapter_path);
+  if (adapter.empty()) adapter = model_and_adapter(recipe).adapter;
   const bool speaks = launch.rank == 0;
   if (speaks) check_predictions_place(recipe);
   World world(launch, comm_options(recipe));

@@ -90,7 +90,7 @@ std::optional<EndOfTurn> recipe_end_of_turn(const Recipe& recipe, const DatasetS
                                             const Tokenizer& tokenizer, const ModelConfig& config) {
   const auto templates = recipe_chat_templates(recipe, section);
   if (!templates) return std::nullopt;
-  EndOfTurn found{0, stop_ids(tokenizer, config, folder_of(recipe.model->path))};
+  EndOfTurn found{0, stop_ids(tokenizer, config, model_and_adapter(recipe).generation_folder())};
   for (const ChatTemplate* one : {&templates->without_tools, &templates->with_tools})
     if (const auto end = end_of_turn(*one, tokenizer, found.stop_ids)) {
       found.id = *end;

@@ -5,7 +5,6 @@
 #include "data/datasets/parquet_note.h"
 #include "data/datasets/split.h"
 #include "data/hf/hub_cache.h"
-#include "train/model_io/find_model.h"
 
 namespace nemocube {
 namespace {
@@ -134,6 +133,12 @@ std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const Datase
 std::filesystem::path folder_of(const std::filesystem::path& folder_or_file) {
   if (!std::filesystem::is_regular_file(folder_or_file)) return folder_or_file;
   return folder_or_file.has_parent_path() ? folder_or_file.parent_path() : ".";
+}
+
+ModelAndAdapter model_and_adapter(const Recipe& recipe) {
+  const bool begins_with_adapter = recipe.peft && recipe.peft->adapter_path;
+  return {folder_of(recipe.model->path),
+          begins_with_adapter ? find_adapter(*recipe.peft->adapter_path) : std::filesystem::path()};
 }
 
 }  // namespace nemocube

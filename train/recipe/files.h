@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "train/model_io/find_model.h"
 #include "train/recipe/recipe.h"
 
 /// The files that a recipe names.
@@ -33,5 +34,7 @@ std::string does_not_exist(const std::string& path);
 /// A folder itself, or the folder that holds a file: a recipe may name a model by its config.json and a
 /// tokenizer by its tokenizer.json.
 std::filesystem::path folder_of(const std::filesystem::path& folder_or_file);
+/// The folder of the model, and the adapter that a run begins with (peft.adapter_path). Throws Error as find_adapter() does.
+ModelAndAdapter model_and_adapter(const Recipe& recipe);
 
 }  // namespace nemocube

@@ -12,6 +12,7 @@
 #include "core/profile.h"
 #include "core/quote.h"
 #include "core/trace.h"
+#include "data/hf/hf_weights.h"
 #include "parallel/comm/launch.h"
 #include "parallel/comm/together.h"
 #include "train/build/from_recipe.h"
@@ -29,6 +30,7 @@
 #include "train/profile/step_profile.h"
 #include "train/ranks/inputs.h"
 #include "train/ranks/run_ranks.h"
+#include "train/recipe/files.h"
 #include "train/run/memory_report.h"
 #include "train/run/recipe_changes.h"
 #include "train/run/run_lock.h"
@@ -72,6 +74,7 @@ class Run {
           loader_.dataset(), loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size()), epochs_of(steps_)));
     }
     carry_tokenizer();
+    carry_stop_ids();
     carry_end_of_turn();
     if (profile)
       profile_.emplace(*profile, ranks_, loaded_.groups.get(), recipe.checkpoint.checkpoint_dir,
@@ -311,6 +314,16 @@ class Run {
     if (ranks_.first())
       log_info("chat templates show ", to_string(*recipe_.moment),
                " as the present moment, as long as this run lasts");
+  }
+
+  // A run that begins with an adapter goes on with the ids that end its texts.
+  void carry_stop_ids() {
+    const ModelAndAdapter begun = model_and_adapter(recipe_);
+    if (begun.generation_folder() == begun.model) return;
+    constexpr const char* name = "generation_config.json";
+    auto own = read_companion_files(begun.generation_folder());
+    if (const auto found = own.find(name); found != own.end())
+      loaded_.files.other_files[name] = std::move(found->second);
   }
 
   // Chat rows may teach the model to end its turns with a token that does not end its texts yet.

@@ -30,7 +30,7 @@ Validation::Validation(const Recipe& recipe, const ModelConfig& config, Communic
     rows_.emplace(name, row_inputs(recipe, section, *dataset));
     Set set{section, tokenizer, dataset, {}, {}};
     if (recipe.evaluation.squad_metrics && section.kind == DatasetKind::squad) {
-      set.stop_ids = stop_ids(*tokenizer, config, folder_of(recipe.model->path));
+      set.stop_ids = stop_ids(*tokenizer, config, model_and_adapter(recipe).generation_folder());
       set.chat_template = recipe_chat_template(recipe, section);
     }
     sets_.emplace(name, std::move(set));
