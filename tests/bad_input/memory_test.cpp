@@ -1,5 +1,7 @@
 #include "core/sanitizers.h"
 #include "tests/bad_input/refused.h"
+#include "tests/support/occurrences.h"
+#include "tests/training/config_warning.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -11,6 +13,7 @@ TEST_CASE("out of memory: every limit of the address space ends in a message or 
     return;
   }
   const RunDir dir;
+  const std::string warning = make_config_warn(dir / "model");
   int refused = 0, explained = 0, owned = 0;
   for (const int mib : {65, 75, 85, 120, 135, 150, 165, 180, 240}) {
     CAPTURE(mib);
@@ -19,6 +22,7 @@ TEST_CASE("out of memory: every limit of the address space ends in a message or 
       command.push_back(part);
     const ProcessResult run = run_process(command, dir.path());
     CAPTURE(run.err);
+    CHECK(occurrences(run.err, warning) <= 1);
     if (run.exit_code == 0) continue;
     check_message(run, {"out of memory", "tensors hold ", "(address space, ulimit -v)"});
     ++refused;

@@ -7,7 +7,9 @@
 #include "data/safetensors/writer.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/support/compare.h"
+#include "tests/support/occurrences.h"
 #include "tests/support/paths.h"
+#include "tests/training/config_warning.h"
 #include "tests/training/run_support.h"
 
 using namespace nemocube;
@@ -399,6 +401,31 @@ TEST_CASE("train: a pretrained model is saved with the tokenizer that it was tra
   const ProcessResult damaged = nemocube_in(dir.path(), arguments);
   CHECK(damaged.exit_code == 2);
   CHECK(damaged.err.find("generation_config.json") != std::string::npos);
+}
+
+TEST_CASE("config.json: a command warns of what it says once, however many parts of it need the config") {
+  const RunDir dir;
+  const std::string warning = make_config_warn(dir / "model");
+  const auto warnings = [&](const Words& words) {
+    return occurrences(must_run(nemocube_in(dir.path(), words)).err, warning);
+  };
+  // Data of several sets, answers, and a benchmark, whose rule asks the model for its vocabulary.
+  const Words short_run{"--set", "step_scheduler.max_steps=1", "--set", "lr_scheduler=null"},
+      answers{"--set", "evaluation.squad_metrics=true", "--set", "evaluation.max_new_tokens=2"},
+      benchmark{"--set", "recipe=BenchmarkingRecipeForNextTokenPrediction",
+                "--set", "dataset={_target_: mock_iterable_dataset, seq_len: 32}",
+                "--set", "packed_sequence.packed_sequence_size=0"};
+  for (const Words& more : {answers, benchmark}) {
+    CAPTURE(more[1]);
+    const Words recipe = plus({"recipe.yaml"}, plus(short_run, more));
+    CHECK(warnings(plus({"train", "--check"}, recipe)) == 1);
+    CHECK(warnings(plus({"plan", "--ranks", "1"}, recipe)) == 1);
+    CHECK(warnings(plus({"train"}, recipe)) == 1);
+  }
+  CHECK(warnings(plus({"train", "recipe.yaml"}, short_run)) == 1);  // resumed
+  make_config_warn(dir / "straight" / "LATEST" / "model");
+  CHECK(warnings({"eval", "recipe.yaml", "--model", "straight"}) == 1);
+  CHECK(warnings({"inspect", "--recipe", "recipe.yaml"}) == 1);
 }
 
 TEST_CASE("inspect: model, samples and schedule") {

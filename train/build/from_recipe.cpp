@@ -128,13 +128,9 @@ ModelSetup recipe_setup(const Recipe& recipe, const OpenedModel& source) {
   return setup;
 }
 
-ModelSetup recipe_setup(const Recipe& recipe) {
-  return recipe_setup(recipe, OpenedModel(recipe.model->path));
-}
-
-LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks) {
+LoadedModel recipe_model(const Recipe& recipe, const ModelConfig& config, const RunRanks& ranks) {
   const ModelSection& section = *recipe.model;
-  const OpenedModel source(section.path);
+  const OpenedModel source(section.path, config);
   const ModelSetup setup = recipe_setup(recipe, source);
   const auto seed = static_cast<std::uint64_t>(recipe.seed);
   const Finetuning finetuning{

@@ -34,9 +34,8 @@ ChosenAdapters recipe_adapters(const Recipe& recipe, const ModelSetup& setup);
 /// The recipe's model, with what the recipe adapts and freezes, and the multi-token prediction that it
 /// trains. `source` is the recipe's model.
 ModelSetup recipe_setup(const Recipe& recipe, const OpenedModel& source);
-ModelSetup recipe_setup(const Recipe& recipe);
 /// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
-/// among the ranks. Of several ranks all call together.
-LoadedModel recipe_model(const Recipe& recipe, const RunRanks& ranks);
+/// among the ranks. Of several ranks all call together. `config`: of config_of_model().
+LoadedModel recipe_model(const Recipe& recipe, const ModelConfig& config, const RunRanks& ranks);
 
 }  // namespace nemocube

@@ -85,7 +85,7 @@ void run(const EvalArguments& options, const Launch& launch) {
   loaded.parallel->data().spread_values();
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
-    const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+    const auto dataset = recipe_dataset(recipe, section, tokenizer, &source.config(), false);
     want_same_data(&world.communicator(), section, *dataset);
     check_vocabulary(section, tokenizer, *dataset, loaded.model->config().vocab_size);
     const std::int64_t rows =

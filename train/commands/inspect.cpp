@@ -16,6 +16,7 @@
 #include "train/commands/inspect_checkpoint.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/model_io/find_model.h"
+#include "train/recipe/files.h"
 #include "train/recipe/key_list.h"
 #include "train/schedule/lr_schedule.h"
 
@@ -98,7 +99,8 @@ void inspect_samples(const InspectArguments& options) {
   DatasetSection section = recipe.dataset ? *recipe.dataset : recipe.validation_datasets.begin()->second;
   section.shuffle_seed.reset();
   const auto tokenizer = recipe_tokenizer(recipe, section);
-  const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+  const std::optional<ModelConfig> model = config_if_there(recipe);
+  const auto dataset = recipe_dataset(recipe, section, tokenizer, model ? &*model : nullptr, false);
   for (std::int64_t i = 0; i < std::min(options.samples, dataset->size()); ++i)
     std::cout << dump_json(
                      inspect_row(dataset->sample(i), tokenizer ? &*tokenizer : nullptr, section.unshifted),

@@ -18,6 +18,7 @@
 #include "train/plan/write_plan.h"
 #include "train/ranks/plan_model.h"
 #include "train/rates/gpu_rates.h"
+#include "train/recipe/files.h"
 
 namespace nemocube {
 namespace {
@@ -69,7 +70,7 @@ void print_run(const PlanArguments& o) {
   Recipe recipe = load_recipe(o.recipe, o.overrides, RecipeUse::plan);
   const ParallelSettings settings = settle(recipe);
   const RankSizes ranks = rank_sizes(recipe.distributed, o.ranks);
-  const ModelSetup setup = recipe_setup(recipe);
+  const ModelSetup setup = recipe_setup(recipe, OpenedModel(recipe.model->path, config_of_model(recipe)));
   const Stack model(setup, weight_dtype(recipe, setup.config), Device::meta);
   const StepLoad load = planned_load(recipe, model, ranks.dp);
   RunCosts costs(setup, plan_model(recipe.distributed, settings, ranks, setup), load,

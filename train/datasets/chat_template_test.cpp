@@ -45,7 +45,7 @@ std::string place(const std::string& tokenizer, const std::string& dataset) {
 std::string shown(const std::string& tokenizer, const std::string& dataset) {
   const Recipe recipe = recipe_with(tokenizer, dataset);
   const auto own = recipe_tokenizer(recipe, *recipe.dataset);
-  return describe_supervision(recipe_dataset(recipe, *recipe.dataset, own, false)->sample(0), *own);
+  return describe_supervision(recipe_dataset(recipe, *recipe.dataset, own, nullptr, false)->sample(0), *own);
 }
 
 }  // namespace

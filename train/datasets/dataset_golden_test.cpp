@@ -62,7 +62,7 @@ TEST_CASE("data sets: rows are those of AutoModel's classes") {
     for (const auto& [name, text] : goldens["files"].items()) spit(dir / name, text.get<std::string>());
     const Recipe recipe = recipe_of(golden, dir.path());
     const auto dataset =
-        recipe_dataset(recipe, *recipe.dataset, recipe_tokenizer(recipe, *recipe.dataset), false);
+        recipe_dataset(recipe, *recipe.dataset, recipe_tokenizer(recipe, *recipe.dataset), nullptr, false);
     REQUIRE(dataset->size() == static_cast<std::int64_t>(golden["rows"].size()));
     for (std::int64_t i = 0; i < dataset->size(); ++i) {
       CAPTURE(i);

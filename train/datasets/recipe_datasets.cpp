@@ -14,7 +14,6 @@
 #include "data/datasets/streamed_rows.h"
 #include "data/datasets/tokens.h"
 #include "data/files/regular_file.h"
-#include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
 #include "data/megatron/megatron_dataset.h"
 #include "train/datasets/chat_template.h"
@@ -36,15 +35,11 @@ RowOptions row_options(const DatasetSection& section) {
 }
 
 // The ids of the model are used when the tokenizer's files name none.
-RowOptions row_options(const Recipe& recipe, const DatasetSection& section) {
+RowOptions row_options(const DatasetSection& section, const ModelConfig* model) {
   RowOptions rows = row_options(section);
-  if (!recipe.model) return rows;
-  const std::filesystem::path model = recipe.model->path;
-  if (std::filesystem::is_regular_file(model) || std::filesystem::exists(model / "config.json")) {
-    const ModelConfig config = read_hf_config(model);
-    if (!config.eos_token_id.empty()) rows.eos_id = config.eos_token_id[0];
-    rows.pad_id = config.pad_token_id;
-  }
+  if (!model) return rows;
+  if (!model->eos_token_id.empty()) rows.eos_id = model->eos_token_id[0];
+  rows.pad_id = model->pad_token_id;
   return rows;
 }
 
@@ -57,7 +52,8 @@ RowSelection selection_of(const DatasetSection& section) {
   return selection;
 }
 
-MessagesOptions messages_options(const Recipe& recipe, const DatasetSection& section) {
+MessagesOptions messages_options(const Recipe& recipe, const DatasetSection& section,
+                                 const ModelConfig* model) {
   MessagesOptions options;
   options.files = dataset_files(section);
   options.selection = selection_of(section);
@@ -68,7 +64,7 @@ MessagesOptions messages_options(const Recipe& recipe, const DatasetSection& sec
   options.chat.mask_generation_prompt = section.mask_generation_prompt;
   options.chat.mask_order = section.mask_order;
   options.tool_arguments = section.tool_call_arguments;
-  options.rows = row_options(recipe, section);
+  options.rows = row_options(section, model);
   require(
       options.chat_templates || !section.mask_reasoning_content, section.key,
       ".mask_reasoning_content: rows without a chat template hold no reasoning; remove the key, or give a "
@@ -80,7 +76,8 @@ MessagesOptions messages_options(const Recipe& recipe, const DatasetSection& sec
   return options;
 }
 
-ColumnMappedOptions column_mapped_options(const Recipe& recipe, const DatasetSection& section) {
+ColumnMappedOptions column_mapped_options(const Recipe& recipe, const DatasetSection& section,
+                                          const ModelConfig* model) {
   ColumnMappedOptions options;
   options.files = dataset_files(section);
   options.mapping = section.column_mapping;
@@ -88,12 +85,12 @@ ColumnMappedOptions column_mapped_options(const Recipe& recipe, const DatasetSec
   options.answer_only_loss_mask = section.answer_only_loss_mask;
   options.answer_start = section.answer_start;
   options.chat_template = recipe_chat_template(recipe, section);
-  options.rows = row_options(recipe, section);
+  options.rows = row_options(section, model);
   return options;
 }
 
-HellaSwagOptions hellaswag_options(const Recipe& recipe, const DatasetSection& section) {
-  const RowOptions rows = row_options(recipe, section);
+HellaSwagOptions hellaswag_options(const DatasetSection& section, const ModelConfig* model) {
+  const RowOptions rows = row_options(section, model);
   HellaSwagOptions options;
   options.files = dataset_files(section);
   options.selection = selection_of(section);
@@ -103,15 +100,6 @@ HellaSwagOptions hellaswag_options(const Recipe& recipe, const DatasetSection& s
   options.eos_id = rows.eos_id;
   options.pad_id = rows.pad_id;
   return options;
-}
-
-/// What a model's config.json says, where there is one.
-std::optional<std::int64_t> vocabulary_of(const Recipe& recipe) {
-  if (!recipe.model) return std::nullopt;
-  const std::filesystem::path model = recipe.model->path;
-  if (!std::filesystem::is_regular_file(model) && !std::filesystem::exists(model / "config.json"))
-    return std::nullopt;
-  return read_hf_config(model).vocab_size;
 }
 
 /// The number of samples that the recipe asks for; nothing: those of one time over the tokens.
@@ -132,7 +120,8 @@ std::optional<std::int64_t> megatron_samples(const Recipe& recipe, const Dataset
   return section.num_train_samples;
 }
 
-MegatronOptions megatron_options(const Recipe& recipe, const DatasetSection& section) {
+MegatronOptions megatron_options(const Recipe& recipe, const DatasetSection& section,
+                                 const ModelConfig* model) {
   MegatronOptions options;
   options.paths = section.paths;
   options.split = section.splits_to_build;
@@ -140,7 +129,7 @@ MegatronOptions megatron_options(const Recipe& recipe, const DatasetSection& sec
   options.seq_length = section.seq_length.value_or(options.seq_length);
   options.samples = megatron_samples(recipe, section);
   options.seed = static_cast<std::uint32_t>(section.seed);
-  options.id_limit = vocabulary_of(recipe).value_or(options.id_limit);
+  if (model) options.id_limit = model->vocab_size;
   return options;
 }
 
@@ -175,24 +164,26 @@ std::shared_ptr<const Dataset> rows_of(const DatasetSection& section, RowSource 
 }
 
 std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSection& section,
-                                        const std::optional<Tokenizer>& tokenizer, Communicator* ranks) {
+                                        const std::optional<Tokenizer>& tokenizer, const ModelConfig* model,
+                                        Communicator* ranks) {
   switch (section.kind) {
     case DatasetKind::squad: {
       SquadOptions options = squad_options(section);
-      options.rows = row_options(recipe, section);
+      options.rows = row_options(section, model);
       tell_unused_chat_template(recipe, section);
       options.chat_template = recipe_chat_template(recipe, section);
       if (bytes_to_stream(section)) return streamed(squad_rows(*tokenizer, options), ranks);
       return make_squad_dataset(*tokenizer, options);
     }
     case DatasetKind::messages:
-      return rows_of(section, messages_rows(*tokenizer, messages_options(recipe, section)), ranks);
+      return rows_of(section, messages_rows(*tokenizer, messages_options(recipe, section, model)), ranks);
     case DatasetKind::column_mapped:
-      return rows_of(section, column_mapped_rows(*tokenizer, column_mapped_options(recipe, section)), ranks);
+      return rows_of(section, column_mapped_rows(*tokenizer, column_mapped_options(recipe, section, model)),
+                     ranks);
     case DatasetKind::hellaswag:
-      return rows_of(section, hellaswag_rows(*tokenizer, hellaswag_options(recipe, section)), ranks);
+      return rows_of(section, hellaswag_rows(*tokenizer, hellaswag_options(section, model)), ranks);
     case DatasetKind::megatron:
-      return make_megatron_dataset(megatron_options(recipe, section));
+      return make_megatron_dataset(megatron_options(recipe, section, model));
     case DatasetKind::mock: {
       MockOptions options;
       options.vocab_size = *section.vocab_size;
@@ -275,9 +266,9 @@ SquadOptions squad_options(const DatasetSection& section) {
 }
 
 std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,
-                                              const std::optional<Tokenizer>& tokenizer, bool packed,
-                                              Communicator* ranks) {
-  auto rows = unpacked(recipe, section, tokenizer, ranks);
+                                              const std::optional<Tokenizer>& tokenizer,
+                                              const ModelConfig* model, bool packed, Communicator* ranks) {
+  auto rows = unpacked(recipe, section, tokenizer, model, ranks);
   const PackedSequenceSection& packing = recipe.packed_sequence;
   if (!packed || packing.packed_sequence_size == 0) return rows;
   PackOptions options;

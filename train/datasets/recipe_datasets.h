@@ -6,6 +6,7 @@
 
 #include "data/datasets/squad.h"
 #include "data/loader/loader.h"
+#include "model/config.h"
 #include "parallel/comm/communicator.h"
 #include "train/recipe/recipe.h"
 
@@ -22,10 +23,12 @@ bool is_tokenizer_file(const std::string& name);
 std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section);
 
 /// The data set of a section, packed if `packed` is true and the recipe packs. `tokenizer` belongs to the
-/// section. Where bytes_to_stream() has a value the rows are StreamedRows, which all of `ranks` make together (null: this rank
-/// alone).
+/// section, `model` to the recipe; null: there is none. Its EOS and padding count where the tokenizer names none.
+/// Where bytes_to_stream() has a value the rows are StreamedRows, which all of `ranks` make together (null: this
+/// rank alone).
 std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,
-                                              const std::optional<Tokenizer>& tokenizer, bool packed,
+                                              const std::optional<Tokenizer>& tokenizer,
+                                              const ModelConfig* model, bool packed,
                                               Communicator* ranks = nullptr);
 
 /// Bytes of the section's files where its rows are streamed: `streaming` is true, or absent and the files are JSON lines that

@@ -33,7 +33,9 @@ Recipe sample_recipe(const std::string& tokenizer, const std::string& extra = ""
 std::shared_ptr<const Dataset> dataset_of(const Recipe& recipe, const std::string& validation = "") {
   const DatasetSection& section =
       validation.empty() ? *recipe.dataset : recipe.validation_datasets.at(validation);
-  return recipe_dataset(recipe, section, recipe_tokenizer(recipe, section), true);
+  const std::optional<ModelConfig> config = config_if_there(recipe);
+  return recipe_dataset(recipe, section, recipe_tokenizer(recipe, section), config ? &*config : nullptr,
+                        true);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "data/hf/hf_config.h"
+#include "train/recipe/files.h"
 
 namespace nemocube {
 
@@ -93,8 +93,10 @@ void benchmark_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
 void take_vocabulary_of_model(Recipe& recipe, Reading& reading) {
   std::error_code unclear;  // a model that is not there has its own message
   if (!recipe.model || !recipe.dataset || !std::filesystem::exists(recipe.model->path, unclear)) return;
-  reading.attempt("model",
-                  [&] { recipe.dataset->vocab_size = read_hf_config(recipe.model->path).vocab_size; });
+  reading.attempt("model", [&] {
+    recipe.model->known_config = config_of_model(recipe);
+    recipe.dataset->vocab_size = recipe.model->known_config->vocab_size;
+  });
 }
 
 }  // namespace recipe

@@ -4,6 +4,7 @@
 #include "core/quote.h"
 #include "data/datasets/parquet_note.h"
 #include "data/datasets/split.h"
+#include "data/hf/hf_config.h"
 #include "data/hf/hub_cache.h"
 
 namespace nemocube {
@@ -133,6 +134,19 @@ std::filesystem::path existing_tokenizer_path(const Recipe& recipe, const Datase
 std::filesystem::path folder_of(const std::filesystem::path& folder_or_file) {
   if (!std::filesystem::is_regular_file(folder_or_file)) return folder_or_file;
   return folder_or_file.has_parent_path() ? folder_or_file.parent_path() : ".";
+}
+
+ModelConfig config_of_model(const Recipe& recipe) {
+  const auto& known = recipe.model->known_config;
+  return known ? *known : read_hf_config(recipe.model->path);
+}
+
+std::optional<ModelConfig> config_if_there(const Recipe& recipe) {
+  if (!recipe.model) return std::nullopt;
+  const std::filesystem::path model = recipe.model->path;
+  const bool there =
+      std::filesystem::is_regular_file(model) || std::filesystem::exists(model / "config.json");
+  return there ? std::optional(config_of_model(recipe)) : std::nullopt;
 }
 
 ModelAndAdapter model_and_adapter(const Recipe& recipe) {

@@ -34,6 +34,11 @@ std::string does_not_exist(const std::string& path);
 /// A folder itself, or the folder that holds a file: a recipe may name a model by its config.json and a
 /// tokenizer by its tokenizer.json.
 std::filesystem::path folder_of(const std::filesystem::path& folder_or_file);
+/// What config.json of the model says. A command reads it once and passes it on, so that it warns once. Throws Error as
+/// read_hf_config() does.
+ModelConfig config_of_model(const Recipe& recipe);
+/// Nothing where the recipe names no model, or a folder without config.json: data can be looked at without a model.
+std::optional<ModelConfig> config_if_there(const Recipe& recipe);
 /// The folder of the model, and the adapter that a run begins with (peft.adapter_path). Throws Error as find_adapter() does.
 ModelAndAdapter model_and_adapter(const Recipe& recipe);
 

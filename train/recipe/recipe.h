@@ -16,6 +16,7 @@
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
 #include "data/megatron/blend.h"
+#include "model/config.h"
 #include "model/initialise.h"
 #include "model/lora.h"
 #include "train/device/device_choice.h"
@@ -80,6 +81,8 @@ struct ModelSection {
   std::optional<double> mtp_loss_scaling_factor;
   MoeSection moe;
   BackendSection backend;
+  /// Not of the recipe: what config.json says, where a rule of the recipe had to know it. See config_of_model().
+  std::optional<ModelConfig> known_config = {};
 };
 
 /// What happens where the tensors of a checkpoint's optimizer are not those of the run's. Megatron calls "unexpected" those

@@ -15,6 +15,7 @@
 #include "train/build/run_batches.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/ranks/inputs.h"
+#include "train/recipe/files.h"
 #include "train/run/memory_report.h"
 #include "train/run/step_flops.h"
 #include "train/step/train_step.h"
@@ -31,12 +32,13 @@ double seconds_since(BenchmarkClock::time_point start) {
 /// Everything that lives from the first step of a benchmark to the last.
 class Benchmark {
  public:
-  Benchmark(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device)
+  Benchmark(const Recipe& recipe, const ModelConfig& config, const ParallelSettings& settings, World& world,
+            Device device)
       : recipe_(recipe),
         start_(BenchmarkClock::now()),
         ranks_(world, recipe.distributed, settings, device),
-        loaded_(recipe_model(recipe, ranks_)),
-        loader_(recipe_dataset(recipe, *recipe.dataset, std::nullopt, true),
+        loaded_(recipe_model(recipe, config, ranks_)),
+        loader_(recipe_dataset(recipe, *recipe.dataset, std::nullopt, &loaded_.model->config(), true),
                 loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size())),
         microbatches_(microbatches_of_step(recipe, ranks_.dp_size())),
         optimizer_(loaded_.model->parameters(), optimizer_options(*recipe.optimizer),
@@ -131,10 +133,11 @@ BenchmarkResult run_benchmark(const Recipe& recipe, const ParallelSettings& sett
                               Device device, const std::function<void(const BenchmarkResult&)>& on_step) {
   check_kernel_choice(recipe.kernels, device);
   want_same_inputs(world, recipe, RecipeUse::train);  // before the ranks form groups
+  const ModelConfig config = config_of_model(recipe);
   try {
-    return Benchmark(recipe, settings, world, device).run(on_step);
+    return Benchmark(recipe, config, settings, world, device).run(on_step);
   } catch (const OutOfMemory& e) {
-    const std::string need = explain_memory(recipe, world.size(), device);
+    const std::string need = explain_memory(recipe, config, world.size(), device);
     throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));
   }
 }

@@ -9,6 +9,7 @@
 #include "train/datasets/chat_template.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/ranks/plan_model.h"
+#include "train/recipe/files.h"
 #include "train/run/memory_report.h"
 #include "train/run/run.h"
 #include "train/run/run_directory.h"
@@ -77,7 +78,7 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
   std::optional<ModelSetup> setup;
   std::optional<Stack> model;
   problems.collect([&] {
-    source.emplace(section.path);
+    source.emplace(section.path, config_of_model(recipe));
     setup = recipe_setup(recipe, *source);
   });
   if (setup) {
@@ -96,8 +97,9 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
   std::optional<Loader> loader;
   problems.collect([&] {
     tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
-    loader.emplace(recipe_dataset(recipe, *recipe.dataset, tokenizer, true),
-                   loader_options(recipe, 0, sizes.dp));
+    loader.emplace(
+        recipe_dataset(recipe, *recipe.dataset, tokenizer, source ? &source->config() : nullptr, true),
+        loader_options(recipe, 0, sizes.dp));
   });
   if (loader)
     problems.collect([&] {

@@ -265,11 +265,12 @@ std::string memory_warning(const Recipe& recipe, const std::vector<MemoryItem>& 
   return {};
 }
 
-std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device device) noexcept try {
-  const ModelSetup setup = recipe_setup(recipe);
-  const Stack model(setup, weight_dtype(recipe, setup.config), Device::meta);
+std::string explain_memory(const Recipe& recipe, const ModelConfig& config, std::int64_t ranks,
+                           Device device) noexcept try {
+  const ModelSetup setup = recipe_setup(recipe, OpenedModel(recipe.model->path, config));
+  const Stack model(setup, weight_dtype(recipe, config), Device::meta);
   const auto tokenizer = recipe_tokenizer(recipe, *recipe.dataset);
-  const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, true);
+  const auto dataset = recipe_dataset(recipe, *recipe.dataset, tokenizer, &config, true);
   const RankSizes sizes = rank_sizes(recipe.distributed, ranks);
   return cat(memory_sentence(memory_of_run(recipe, model, *dataset, sizes, device), sizes, device), ". ",
              memory_advice(recipe, model.dtype(), sizes));

@@ -44,7 +44,8 @@ GpuFit fit_of_run(const std::vector<MemoryItem>& items, const GpuRates& gpu);
 std::string memory_advice(const Recipe& recipe, DType dtype, const RankSizes& sizes);
 
 /// memory_sentence() for a recipe alone, and what could be done that the recipe does not do yet; empty when the
-/// recipe's files cannot be read.
-std::string explain_memory(const Recipe& recipe, std::int64_t ranks, Device device) noexcept;
+/// recipe's files cannot be read. `config`: of config_of_model().
+std::string explain_memory(const Recipe& recipe, const ModelConfig& config, std::int64_t ranks,
+                           Device device) noexcept;
 
 }  // namespace nemocube

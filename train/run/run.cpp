@@ -52,13 +52,13 @@ using Clock = std::chrono::steady_clock;
 /// One run: everything that lives from the first step to the last.
 class Run {
  public:
-  Run(const Recipe& recipe, const ParallelSettings& settings, World& world, Device device,
-      const std::optional<StepRange>& profile)
+  Run(const Recipe& recipe, const ModelConfig& config, const ParallelSettings& settings, World& world,
+      Device device, const std::optional<StepRange>& profile)
       : recipe_(recipe),
         ranks_(world, recipe_.distributed, settings, device),
         lock_(lock_directory()),  // before the directory is looked at
         tensorboard_(tensorboard_folder()),
-        loaded_(recipe_model(recipe, ranks_)),
+        loaded_(recipe_model(recipe, config, ranks_)),
         checkpoints_(recipe.checkpoint, describe_for_file(recipe), &world, ranks_.layout(*loaded_.parallel)),
         from_(find_checkpoint()),
         tokenizer_(recipe_tokenizer(recipe, *recipe.dataset)),
@@ -505,7 +505,8 @@ class Run {
     const ZoneTimer timer(zone);
     // Ranks that read and tokenise parts of large files wait for the slowest.
     const StorageTime longer(ranks_.world(), bytes_to_stream(*recipe_.dataset).value_or(0));
-    auto dataset = recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, true, ranks_.world_group());
+    auto dataset = recipe_dataset(recipe_, *recipe_.dataset, tokenizer_, &loaded_.model->config(), true,
+                                  ranks_.world_group());
     want_same_data(ranks_.world_group(), *recipe_.dataset, *dataset);
     return dataset;
   }
@@ -691,10 +692,11 @@ RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, W
                        const std::optional<StepRange>& profile) {
   check_kernel_choice(recipe.kernels, device);
   want_same_inputs(world, recipe, RecipeUse::train);  // before the ranks form groups
+  const ModelConfig config = config_of_model(recipe);
   try {
-    return Run(recipe, settings, world, device, profile).train();
+    return Run(recipe, config, settings, world, device, profile).train();
   } catch (const OutOfMemory& e) {
-    const std::string need = explain_memory(recipe, world.size(), device);
+    const std::string need = explain_memory(recipe, config, world.size(), device);
     throw OutOfMemory(cat(e.what(), need.empty() ? "" : "; ", need));
   }
 }

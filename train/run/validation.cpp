@@ -24,7 +24,7 @@ Validation::Validation(const Recipe& recipe, const ModelConfig& config, Communic
         "evaluation.predictions_path is without effect in training unless evaluation.squad_metrics is true");
   for (const auto& [name, section] : recipe.validation_datasets) {
     const auto tokenizer = recipe_tokenizer(recipe, section);
-    const auto dataset = recipe_dataset(recipe, section, tokenizer, false);
+    const auto dataset = recipe_dataset(recipe, section, tokenizer, &config, false);
     want_same_data(ranks, section, *dataset);
     check_vocabulary(section, tokenizer, *dataset, config.vocab_size);
     rows_.emplace(name, row_inputs(recipe, section, *dataset));
