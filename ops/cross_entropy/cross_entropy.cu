@@ -262,8 +262,7 @@ constexpr int gradient_pack = whole_pack<std::conditional_t<(sizeof(D) > sizeof(
 // d may be z, so that no pointer is restricted.
 template <class D, class T, bool aligned>
 __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const float* max, Rows<float> sums,
-                                const std::int64_t* labels, std::int64_t begin, const float* dloss,
-                                DeviceScale scale) {
+                                const std::int64_t* labels, std::int64_t begin, DeviceScale scale) {
   constexpr int N = gradient_pack<D, T>;
   for_own_pack<N>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t count) {
     const std::int64_t label = labels[r];
@@ -271,7 +270,7 @@ __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const
     if (label != ignored_label) {
       const RowGradient row{.shift = max[r],
                             .factor = 1 / sums.row(r)[0],
-                            .scale = static_cast<float>(dloss ? scale.value() * *dloss : scale.value()),
+                            .scale = static_cast<float>(scale.value()),
                             .label = label - begin};
       Pack<T, N>::template load<aligned>(logits.row(r) + c, aligned ? N : count).read(z);
       gradient_of_pack(z, c, row);
@@ -282,25 +281,24 @@ __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const
 
 template <class D, class T>
 void gradient_of(const Tensor& dlogits, const Tensor& logits, const RowStatistics& s, const Tensor& labels,
-                 std::int64_t begin, const Tensor& dloss, const GradScale& scale) {
+                 std::int64_t begin, const GradScale& scale) {
   const auto kernel = logits.cols() % gradient_pack<D, T> == 0 && rows_aligned(dlogits, logits)
                           ? gradient_kernel<D, T, true>
                           : gradient_kernel<D, T, false>;
   launch_elementwise<gradient_pack<D, T>>(
       "cross_entropy gradient", kernel, logits.rows(), logits.cols(), rows_of<D>(dlogits), rows_of<T>(logits),
       static_cast<const float*>(data_of<float>(s.max)), rows_of<float>(s.sums),
-      static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), begin,
-      static_cast<const float*>(dloss.defined() ? data_of<float>(dloss) : nullptr), on_device(scale));
+      static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), begin, on_device(scale));
 }
 
 void gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& s, const Tensor& labels,
-              std::int64_t begin, const Tensor& dloss, const GradScale& scale) {
+              std::int64_t begin, const GradScale& scale) {
   visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     if (logits.numel() == 0) return;
     if (logits.dtype() == dlogits.dtype())
-      gradient_of<D, D>(dlogits, logits, s, labels, begin, dloss, scale);
+      gradient_of<D, D>(dlogits, logits, s, labels, begin, scale);
     else
-      gradient_of<D, float>(dlogits, logits, s, labels, begin, dloss, scale);
+      gradient_of<D, float>(dlogits, logits, s, labels, begin, scale);
   });
 }
 
@@ -308,34 +306,35 @@ void gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& 
 // where each thread reads only what it wrote. The others are read again, the last ones first, because they are the
 // likeliest to be in the L2 cache.
 // d may be z: a thread writes the columns that it has read itself, and z[label] is read before any thread writes.
-template <class D, bool aligned, int threads>
+template <class D, class T, bool aligned, int threads>
 __global__ void __launch_bounds__(threads)
-    losses_and_gradient_kernel(Rows<D> d, double* losses, Rows<float> logits, const std::int64_t* labels,
+    losses_and_gradient_kernel(Rows<D> d, double* losses, Rows<T> logits, const std::int64_t* labels,
                                std::int64_t cols, DeviceScale scale, int held) {
-  constexpr int N = Tile<float>::N;
-  constexpr std::int64_t columns = tile_columns<float, threads>;
-  extern __shared__ Pack<float, N> held_packs[];
-  const auto held_pack = [&](std::int64_t tile, int j) -> Pack<float, N>& {
+  constexpr int N = Tile<T>::N;
+  constexpr std::int64_t columns = tile_columns<T, threads>;
+  extern __shared__ __align__(16) char held_bytes[];
+  const auto held_packs = reinterpret_cast<Pack<T, N>*>(held_bytes);
+  const auto held_pack = [&](std::int64_t tile, int j) -> Pack<T, N>& {
     return held_packs[(tile * packs_at_once + j) * threads + static_cast<int>(threadIdx.x)];
   };
   const std::int64_t row = blockIdx.x, label = labels[row], tiles = (cols + columns - 1) / columns;
-  const float* z = logits.row(row);
+  const T* z = logits.row(row);
   if (label == ignored_label) {
     if (threadIdx.x == 0) losses[row] = 0;
     for (std::int64_t t = 0; t < tiles; ++t)
-      for_own_packs<float, threads>(t * columns, cols, [&](int, std::int64_t c) {
+      for_own_packs<T, threads>(t * columns, cols, [&](int, std::int64_t c) {
         Pack<D, N>{}.template store<aligned>(d.row(row) + c, columns_from<aligned, N>(c, cols));
       });
     return;
   }
   Softmax s;
-  Tile<float> tile, next = load_tile<aligned, threads>(z, 0, cols);  // under way while one is worked on
+  Tile<T> tile, next = load_tile<aligned, threads>(z, 0, cols);  // under way while one is worked on
   for (std::int64_t t = 0; t < tiles; ++t) {
     tile = next;
     next = load_tile<aligned, threads>(z, (t + 1) * columns, cols);
     if (t < held)
-      for_own_packs<float, threads>(t * columns, cols,
-                                    [&](int j, std::int64_t) { held_pack(t, j) = tile.packs[j]; });
+      for_own_packs<T, threads>(t * columns, cols,
+                                [&](int j, std::int64_t) { held_pack(t, j) = tile.packs[j]; });
     add_tile<aligned, threads>(s, tile, t * columns, cols);
   }
   float logit = 0;
@@ -350,9 +349,9 @@ __global__ void __launch_bounds__(threads)
     if (t > held)
       next = load_tile<aligned, threads>(z, (t - 1) * columns, cols);
     else if (t > 0)
-      for_own_packs<float, threads>((t - 1) * columns, cols,
-                                    [&](int j, std::int64_t) { next.packs[j] = held_pack(t - 1, j); });
-    for_own_packs<float, threads>(t * columns, cols, [&](int j, std::int64_t c) {
+      for_own_packs<T, threads>((t - 1) * columns, cols,
+                                [&](int j, std::int64_t) { next.packs[j] = held_pack(t - 1, j); });
+    for_own_packs<T, threads>(t * columns, cols, [&](int j, std::int64_t c) {
       float values[N];
       tile.packs[j].read(values);
       gradient_of_pack(values, c, of_row);
@@ -362,31 +361,68 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-template <class D, bool aligned>
+template <class D, class T, bool aligned>
 void losses_and_gradient_of_rows(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
                                  const Tensor& labels, const GradScale& scale) {
-  visit_block_size(blocks_for(logits.cols(), packs_at_once * whole_pack<float>), [&](auto threads) {
-    constexpr std::int64_t columns = tile_columns<float, threads>;
-    constexpr std::int64_t tile_bytes = columns * std::int64_t{sizeof(float)};
+  visit_block_size(blocks_for(logits.cols(), packs_at_once * whole_pack<T>), [&](auto threads) {
+    constexpr std::int64_t columns = tile_columns<T, threads>;
+    constexpr std::int64_t tile_bytes = columns * std::int64_t{sizeof(T)};
     constexpr std::int64_t of_reduction = 1024;  // bytes, more than join_block() has
     const std::int64_t most = (device_limits().shared_bytes - of_reduction) / tile_bytes,
                        held = std::min<std::int64_t>(most, (logits.cols() - 1) / columns);
-    launch_shared("cross_entropy losses and gradient", losses_and_gradient_kernel<D, aligned, threads>,
+    launch_shared("cross_entropy losses and gradient", losses_and_gradient_kernel<D, T, aligned, threads>,
                   blocks_for(logits.rows(), 1), threads, static_cast<std::size_t>(held * tile_bytes),
-                  rows_of<D>(dlogits), data_of<double>(losses), rows_of<float>(logits),
+                  rows_of<D>(dlogits), data_of<double>(losses), rows_of<T>(logits),
                   static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), logits.cols(),
                   on_device(scale), static_cast<int>(held));
   });
+}
+
+template <class D, class T>
+void losses_and_gradient_of(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
+                            const Tensor& labels, const GradScale& scale) {
+  if (logits.cols() % whole_pack<T> == 0 && rows_aligned(dlogits, logits))
+    losses_and_gradient_of_rows<D, T, true>(dlogits, losses, logits, labels, scale);
+  else
+    losses_and_gradient_of_rows<D, T, false>(dlogits, losses, logits, labels, scale);
 }
 
 void losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
                          const Tensor& labels, const GradScale& scale) {
   visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     if (logits.rows() == 0) return;
-    if (logits.cols() % whole_pack<float> == 0 && rows_aligned(dlogits, logits))
-      losses_and_gradient_of_rows<D, true>(dlogits, losses, logits, labels, scale);
+    if (logits.dtype() == dlogits.dtype())
+      losses_and_gradient_of<D, D>(dlogits, losses, logits, labels, scale);
     else
-      losses_and_gradient_of_rows<D, false>(dlogits, losses, logits, labels, scale);
+      losses_and_gradient_of<D, float>(dlogits, losses, logits, labels, scale);
+  });
+}
+
+// A block has one row. Nothing is read where the factor is 1.
+template <class D, bool aligned>
+__global__ void __launch_bounds__(elementwise_threads)
+    scale_kernel(Rows<D> d, std::int64_t cols, const float* dloss) {
+  constexpr int N = whole_pack<D>;
+  const float factor = *dloss;
+  if (factor == 1) return;
+  D* const row = d.row(blockIdx.x);
+  for (std::int64_t c = static_cast<int>(threadIdx.x) * N; c < cols; c += elementwise_threads * N) {
+    const std::int64_t columns = columns_from<aligned, N>(c, cols);
+    float values[N];
+    Pack<D, N>::template load<aligned>(row + c, columns).read(values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] *= factor;
+    Pack<D, N>::of(values).template store<aligned>(row + c, columns);
+  }
+}
+
+void scale(const Tensor& dlogits, const Tensor& dloss) {
+  visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
+    if (dlogits.numel() == 0) return;
+    const auto kernel = dlogits.cols() % whole_pack<D> == 0 && rows_aligned(dlogits) ? scale_kernel<D, true>
+                                                                                     : scale_kernel<D, false>;
+    launch("cross_entropy scale", kernel, blocks_for(dlogits.rows(), 1), elementwise_threads,
+           rows_of<D>(dlogits), dlogits.cols(), static_cast<const float*>(data_of<float>(dloss)));
   });
 }
 
@@ -479,6 +515,7 @@ const Provide provided[] = {{column_statistics, statistics},
                             {sum_losses, sum},
                             {softmax_gradient, gradient},
                             {softmax_losses_and_gradient, losses_and_gradient},
+                            {scale_gradient, scale},
                             {gather_labelled, copy_rows<false>},
                             {scatter_labelled, copy_rows<true>},
                             {product_rows, rows_of_products}};

@@ -32,6 +32,9 @@ namespace nemocube {
 ///
 /// shapes     logits z [..., V], or, for a `part`, [..., its tokens]; dtypes f32, f64 or bf16; ignored rows get
 ///            gradient 0
+/// gradient   formed with the loss where a tape records: logits are read once, dz / dloss is written once, and the tape
+///            holds it in place of the logits. Backward multiplies it by dloss, which costs a pass and a rounding to
+///            its dtype unless dloss is 1
 /// messages   one block of all rows
 Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, const GradScale& grad_scale = 1,
                   const VocabularyPart& part = {});

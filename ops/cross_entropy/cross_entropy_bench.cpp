@@ -111,7 +111,6 @@ std::vector<BenchCase> of_logits(const BenchOptions& options) {
   const auto at_once = [=] { softmax_losses_and_gradient(gradient, losses, chunk, labels.values, 1); };
   std::vector<BenchCase> cases(2);
   cases[0].variant = "of logits forward+backward";
-  // One pass over the logits can give losses and gradient. The operation reads them again in the backward pass.
   cases[0].bytes = bench::bytes_of(z, labels.values, gradient);
   cases[0].run = loss;
   cases[0].verify = [=] { return bench::close(loss().to_vector().front(), exact(), 1e-5); };

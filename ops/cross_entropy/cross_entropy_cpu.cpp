@@ -55,6 +55,17 @@ void gradient_row(D* d, const T* z, std::int64_t n, std::int64_t label, acc_t<T>
   if (here) d[label] = static_cast<D>(at_label);
 }
 
+/// Calls fn(tag, tag) for the types of gradients and logits: the same, or bf16 and f32.
+template <class Fn>
+void visit_gradient(const Tensor& dlogits, const Tensor& logits, Fn&& fn) {
+  visit_float("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D> d) {
+    if (logits.dtype() == dlogits.dtype())
+      fn(d, d);
+    else
+      fn(d, TypeTag<acc_t<D>>());
+  });
+}
+
 template <class T>
 acc_t<T> at_label(const T* z, std::int64_t n, std::int64_t label) {
   return label >= 0 && label < n ? static_cast<acc_t<T>>(z[label]) : acc_t<T>(0);
@@ -126,10 +137,9 @@ void sum_losses(const Tensor& loss, const Tensor& losses) {
 }
 
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
-                      const Tensor& labels, std::int64_t begin, const Tensor& dloss,
-                      const GradScale& grad_scale) {
-  const double scale = grad_scale.value() * (dloss.defined() ? dloss.to_vector().front() : 1);
-  const auto rows = [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
+                      const Tensor& labels, std::int64_t begin, const GradScale& grad_scale) {
+  const double scale = grad_scale.value();
+  visit_gradient(dlogits, logits, [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
     using A = acc_t<T>;
     for_rows(logits, [&](std::int64_t r) {
       const std::int64_t label = labels.data<std::int64_t>()[r];
@@ -140,20 +150,14 @@ void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStat
         gradient_row(d, logits.row<T>(r), logits.cols(), label - begin, statistics.max.data<A>()[r],
                      A(1) / statistics.sums.row<A>(r)[0], static_cast<A>(scale));
     });
-  };
-  visit_float("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D> d) {
-    if (logits.dtype() == dlogits.dtype())
-      rows(d, d);
-    else
-      rows(d, TypeTag<acc_t<D>>());
   });
 }
 
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
                                  const Tensor& labels, const GradScale& grad_scale) {
   const double scale = grad_scale.value();
-  visit_float("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
-    using T = acc_t<D>;
+  visit_gradient(dlogits, logits, [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
+    using A = acc_t<T>;
     for_rows(logits, [&](std::int64_t r) {
       const std::int64_t label = labels.data<std::int64_t>()[r], n = logits.cols();
       if (label == ignored_label) {
@@ -162,9 +166,21 @@ void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, co
         return;
       }
       const T* z = logits.row<T>(r);
-      const T most = largest(z, n), sum = exp_sum(z, n, most);
+      const A most = largest(z, n), sum = exp_sum(z, n, most);
       losses.data<double>()[r] = row_loss(most, sum, at_label(z, n, label));
-      gradient_row(dlogits.row<D>(r), z, n, label, most, T(1) / sum, static_cast<T>(scale));
+      gradient_row(dlogits.row<D>(r), z, n, label, most, A(1) / sum, static_cast<A>(scale));
+    });
+  });
+}
+
+void scale_gradient(const Tensor& dlogits, const Tensor& dloss) {
+  visit_float("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
+    using A = acc_t<D>;
+    const A factor = *dloss.data<A>();
+    if (factor == 1) return;
+    for_rows(dlogits, [&](std::int64_t r) {
+      D* d = dlogits.row<D>(r);
+      for (std::int64_t v = 0; v < dlogits.cols(); ++v) d[v] = static_cast<D>(factor * static_cast<A>(d[v]));
     });
   });
 }

@@ -17,9 +17,11 @@ struct RowStatistics {
     fn(sums);
   }
 };
-/// Statistics of the rows of logits [rows, tokens of `part`]. A cut vocabulary costs two messages, one for each member
-/// of the result; none when there are no rows.
-RowStatistics row_statistics(const Tensor& logits, const Tensor& labels, const VocabularyPart& part);
+/// Sets `losses` [rows] f64 to the loss of each row of logits [rows, tokens of `part`], and `dlogits`, where it is
+/// defined, to their gradient; zeros in rows without label. `dlogits` may be `logits`, or bf16 for f32 logits. A cut
+/// vocabulary costs two messages, one for each member of RowStatistics; none when there are no rows.
+void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
+                 const GradScale& scale, const VocabularyPart& part);
 
 namespace cpu {
 /// The statistics of the columns here, whose sums are relative to their own maximum.
@@ -34,15 +36,17 @@ void row_losses(const Tensor& losses, const RowStatistics& statistics, const Ten
 /// CUDA as the sums of 512 interleaved sets of rows.
 void sum_losses(const Tensor& loss, const Tensor& losses);
 
-/// dlogits = dloss scale (softmax - onehot); rows without label are set to zero. `dloss` has one element, undefined
-/// means 1. `dlogits` may be `logits`, or bf16 for f32 logits.
+/// dlogits = scale (softmax - onehot); rows without label are set to zero. `dlogits` may be `logits`, or bf16 for f32
+/// logits.
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
-                      const Tensor& labels, std::int64_t begin, const Tensor& dloss, const GradScale& scale);
+                      const Tensor& labels, std::int64_t begin, const GradScale& scale);
 
 /// Losses and gradient at once, for rows that fit the cache of a CPU, over the whole vocabulary; zeros in rows without
 /// label. `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
                                  const Tensor& labels, const GradScale& scale);
+/// dlogits *= dloss, of one element in their accumulation dtype. 1, which is usual, costs no pass over them.
+void scale_gradient(const Tensor& dlogits, const Tensor& dloss);
 
 /// `rows` ascend, and end with entries that are the number of rows of the batch, in places that are left.
 /// to[i] = from[rows[i]]; the other rows of `to` are set to zero.
@@ -59,7 +63,8 @@ inline const Kernel<cpu::row_losses> row_losses("cross_entropy/losses");
 inline const Kernel<cpu::sum_losses> sum_losses("cross_entropy/sum");
 inline const Kernel<cpu::softmax_gradient> softmax_gradient("cross_entropy/gradient");
 inline const Kernel<cpu::softmax_losses_and_gradient> softmax_losses_and_gradient(
-    "cross_entropy/fused/losses_and_gradient");
+    "cross_entropy/losses_and_gradient");
+inline const Kernel<cpu::scale_gradient> scale_gradient("cross_entropy/scale_gradient");
 inline const Kernel<cpu::gather_labelled> gather_labelled("cross_entropy/fused/gather");
 inline const Kernel<cpu::scatter_labelled> scatter_labelled("cross_entropy/fused/scatter");
 inline const Kernel<cpu::product_rows> product_rows("cross_entropy/fused/product_rows");

@@ -59,6 +59,38 @@ TEST_CASE("cross_entropy: every dtype against f64" * doctest::test_suite("cuda")
   });
 }
 
+TEST_CASE(
+    "cross_entropy: a loss with its gradient has the bits of the loss alone, and needs the logits no more" *
+    doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("cross_entropy"), [](Device device, DType dtype) {
+    for (const std::int64_t vocabulary : {5, 1009, 9008})
+      for (const double dloss : {1.0, 0.3}) {
+        CAPTURE(vocabulary);
+        CAPTURE(dloss);
+        const Targets targets = some_labels(5, vocabulary, 4);
+        const Labels labels = Labels(labels_of(targets)).to(device);
+        const Tensor z = random_tensor({5, vocabulary}, dtype, 1, 3.0);
+        const Var logits = intermediate(z.clone().to(device));
+        Context without;
+        const Var alone = cross_entropy(without, logits, labels, 0.5);
+        Tape tape;
+        Context ctx{.tape = &tape};
+        const Var loss = cross_entropy(ctx, logits, labels, 0.5);
+        CHECK_BITS(loss.value(), alone.value());
+        logits.value().zero();
+        tape.backward(loss, Tensor::scalar(dloss, accumulate_dtype(dtype), device));
+        const Tensor got = logits.node()->take();
+        auto want = reference(z, targets).dlogits.to_vector();
+        for (double& g : want) g *= 0.5 * dloss;
+        // Of exponentials and sums as above; then bf16 is rounded to twice.
+        const double unit = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+        const double rel = unit * (32 + 8 * std::sqrt(static_cast<double>(vocabulary))) +
+                           (dtype == DType::bf16 ? 2 * 0x1p-8 : 0);
+        CHECK_CLOSE(got, Tensor::from(want, z.shape()), (Tol{rel, 4 * unit}));
+      }
+  });
+}
+
 TEST_CASE("cross_entropy: huge, far apart and non-finite logits" * doctest::test_suite("cuda")) {
   for (const Device device : test_devices("cross_entropy")) {
     CAPTURE(device);

@@ -97,14 +97,8 @@ Tensor run_chunks(const Labelled& in, const Tensor& weight, const std::optional<
     if (adapter) branch.emplace(adapter->of_rows(at, length)).add_to(logits);
     const Tensor real_logits = logits.narrow(0, 0, real);
     const Tensor grads = all_grads.narrow(0, 0, length), real_grads = grads.narrow(0, 0, real);
-    if (backward && !part.reduction) {
-      softmax_losses_and_gradient(real_grads, losses, real_logits, labels, grad_scale);
-    } else {
-      const RowStatistics statistics = row_statistics(real_logits, labels, part);
-      row_losses(losses, statistics, labels);
-      if (!backward) continue;
-      softmax_gradient(real_grads, real_logits, statistics, labels, part.begin, Tensor(), grad_scale);
-    }
+    form_losses(losses, backward ? real_grads : Tensor(), real_logits, labels, grad_scale, part);
+    if (!backward) continue;
     grads.narrow(0, real, length - real).zero();
     const bool first = at == 0;
     add_chunk(to.dw, first, [&](const Output& dw) { matmul(dw, grads, true, x, false); });
