@@ -179,18 +179,18 @@ Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& in
   silent.tape = nullptr;
   // The block's parameters may want gradients even when its input does not, so the result always does.
   Var result = make_result(block(silent, Var(input.value())).value(), true);
-  ctx.tape->record(name, [replay = ctx, block, input, out = result.node()]() mutable {
+  ctx.tape->record(name, [replay = ctx, block, input = Kept(input), node = input.node(), out = result.node()]() mutable {
     if (!out->filled()) return;
     Tensor gradient = out->take();
     Tape tape(replay.tape);
     replay.tape = &tape;
-    Var detached = input.value();
-    if (input.needs_grad())
-      detached = Var(input.value(), std::make_shared<GradNode>(input.shape(), input.value().dtype(),
-                                                               input.value().device(), false));
+    const Tensor value = input.get();
+    Var detached = value;
+    if (node)
+      detached = Var(value, std::make_shared<GradNode>(value.shape(), value.dtype(), value.device(), false));
     const Var again = block(replay, detached);
     tape.backward(again, gradient);
-    if (input.needs_grad() && detached.node()->filled()) input.node()->add(detached.node()->take());
+    if (node && detached.node()->filled()) node->add(detached.node()->take());
   });
   return result;
 }

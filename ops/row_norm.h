@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <utility>
 
 #include "ops/contribute.h"
@@ -35,10 +36,21 @@ inline void add_parameter_gradient(const Var& parameter, const Output& written) 
   if (parameter.needs_grad() && !parameter.node()->leaf()) parameter.node()->add(written.to);
 }
 
+/// Lets the result of a norm be computed again (GradNode::again) from what its closure keeps. It is made once, at
+/// the first wish, and lives until that closure runs.
+template <class Make>
+void compute_again(const Var& y, Make make) {
+  y.node()->again = [made = std::make_shared<Tensor>(), make = std::move(make)] {
+    if (!*made) *made = make();
+    return *made;
+  };
+}
+
 /// Records the backward pass of y = norm(x). backward(dx, dy, extra) runs the kernel; see NormBackward.
 template <class Backward>
 void record_norm(Tape& tape, const char* name, const Var& x, const Var& y, Backward backward) {
   tape.record(name, [nx = x.node(), out = y.node(), backward = std::move(backward)] {
+    out->again = {};
     if (!out->filled()) return;
     const Tensor dy = out->take();
     const Tensor dx = nx ? contribution_over(nx.get(), dy) : Tensor();
@@ -53,6 +65,7 @@ void record_residual_norm(Tape& tape, const char* name, const Var& x, const Var&
                           const ResidualNorm& out, Backward backward) {
   tape.record(name, [nx = x.node(), nr = residual.node(), n_sum = out.sum.node(),
                      n_normed = out.normed.node(), backward = std::move(backward)] {
+    n_normed->again = {};
     // take() leaves one holder, so that the result may overwrite the tensor.
     Tensor extra = n_sum && n_sum->filled() ? n_sum->take() : Tensor();
     Tensor d_sum;

@@ -52,8 +52,10 @@ Var layernorm(Context& ctx, const Var& x, const Var& weight, const Var& bias, do
   check_inputs("layernorm", x.value(), weight.value(), bias.value(), eps);
   const NormForward r = forward(x.value(), {}, weight.value(), bias.value(), eps);
   Var y = make_result(r.y, ctx.records({&x, &weight, &bias}));
-  if (y.needs_grad())
+  if (y.needs_grad()) {
+    compute_again(y, [x = x.value(), w = weight.value(), b = bias.value(), eps] { return forward(x, {}, w, b, eps).y; });
     record_norm(*ctx.tape, "layernorm", x, y, Backward{weight, bias, x.value(), r.mean, r.inv});
+  }
   return y;
 }
 
@@ -64,9 +66,13 @@ ResidualNorm residual_layernorm(Context& ctx, const Var& x, const Var& residual,
   const NormForward r = forward(x.value(), residual.value(), weight.value(), bias.value(), eps);
   const bool to_sum = ctx.records({&x, &residual});
   ResidualNorm out{make_result(r.sum, to_sum), make_result(r.y, to_sum || ctx.records({&weight, &bias}))};
-  if (out.normed.needs_grad())
+  if (out.normed.needs_grad()) {
+    compute_again(out.normed, [sum = r.sum, w = weight.value(), b = bias.value(), eps] {
+      return forward(sum, {}, w, b, eps).y;
+    });
     record_residual_norm(*ctx.tape, "residual_layernorm", x, residual, out,
                          Backward{weight, bias, r.sum, r.mean, r.inv});
+  }
   return out;
 }
 

@@ -59,7 +59,10 @@ Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps, double of
   check_inputs("rmsnorm", x.value(), weight.value(), eps, offset);
   const NormForward r = forward(x.value(), {}, weight.value(), eps, offset);
   Var y = make_result(r.y, ctx.records({&x, &weight}));
-  if (y.needs_grad()) record_norm(*ctx.tape, "rmsnorm", x, y, Backward{weight, x.value(), r.inv, offset});
+  if (y.needs_grad()) {
+    compute_again(y, [x = x.value(), w = weight.value(), eps, offset] { return forward(x, {}, w, eps, offset).y; });
+    record_norm(*ctx.tape, "rmsnorm", x, y, Backward{weight, x.value(), r.inv, offset});
+  }
   return y;
 }
 
@@ -74,9 +77,12 @@ ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, c
   const NormForward r = forward(x.value(), residual.value(), weight.value(), eps, offset);
   const bool to_sum = ctx.records({&x, &residual});
   ResidualNorm out{make_result(r.sum, to_sum), make_result(r.y, to_sum || ctx.records({&weight}))};
-  if (out.normed.needs_grad())
+  if (out.normed.needs_grad()) {
+    compute_again(out.normed,
+                  [sum = r.sum, w = weight.value(), eps, offset] { return forward(sum, {}, w, eps, offset).y; });
     record_residual_norm(*ctx.tape, "residual_rmsnorm", x, residual, out,
                          Backward{weight, r.sum, r.inv, offset});
+  }
   return out;
 }
 

@@ -13,7 +13,8 @@ namespace nemocube {
 ///            is rounded to f32 (f64), never to bf16; an offset of 0 is not added
 /// offset     0: the weight is the scale. 1: the weight is what the scale has beyond 1 (Gemma 3, Qwen 3.5)
 /// gradient   with u = (offset + w) dy:  dx = inv_rms (u - n mean_c(u n)),  dw = sum over rows of dy n (f32, in the
-///            fixed segments of ops/reduce.h). Keeps x, w and inv_rms
+///            fixed segments of ops/reduce.h). Keeps x, w and inv_rms; y is computed again for who needs y in
+///            backward (GradNode::again)
 /// errors     shape of w, dtype of w, no columns, eps < 0, an offset that is not finite
 /// source     "Root Mean Square Layer Normalization" (Zhang and Sennrich, 2019)
 Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps, double offset = 0);
@@ -22,7 +23,7 @@ Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps, double of
 ///
 /// The step between two blocks, in one pass over memory. x and residual have the same shape and dtype; both
 /// results are contiguous. Gradient of x and of residual alike: d_sum (the gradient of
-/// `sum`, if there is one) + the norm's backward of d_normed, rounded once. Keeps sum, w and inv_rms.
+/// `sum`, if there is one) + the norm's backward of d_normed, rounded once. Keeps sum, w and inv_rms; normed is computed again.
 /// Variants of "rmsnorm": "fused"; "separate" composes add and rmsnorm, rounding the gradient twice.
 ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, const Var& weight, double eps,
                               double offset = 0);

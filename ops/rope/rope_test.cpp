@@ -390,6 +390,21 @@ TEST_CASE("rope: against finite differences") {
   // The same value as q and as k, whose gradients share one place.
   CHECK_GRADIENTS([&](Context& ctx, const std::vector<Var>& x) { return rotated(ctx, x[0], x[0]); },
                   {inputs[0]});
+  // Also where the gradient has its place from the step before.
+  const Var leaf = Var::leaf(inputs[0]);
+  Tensor once;
+  for (int step = 0; step < 2; ++step) {
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    const std::vector<Tensor> gradients{inputs[0], random_tensor({5, 12}, DType::f64, 3)};
+    tape.backward(rotated(ctx, leaf, leaf), gradients);
+    if (step == 0)
+      once = leaf.grad().clone();
+    else
+      CHECK_BITS(leaf.grad(), once);
+    leaf.node()->clear();
+  }
   // A result that has further uses.
   CHECK_GRADIENTS(
       [&](Context& ctx, const std::vector<Var>& x) {
@@ -448,6 +463,10 @@ TEST_CASE("rope: the table is made once for its frequencies, and filled again fo
         check_same(run(x, x, 16, each, fixed), run(x, x, 16, each, same.clone()));
     };
     check_as(first);
+    if (device.is_host()) {
+      const Heads wide{x.q.to(DType::f64), x.k.to(DType::f64)};
+      check_same(run(wide, wide, 16, f, fixed), run(wide, wide, 16, f, first.clone()));
+    }
     Allocator& memory = allocator(device);
     const std::int64_t held = memory.stats().current_bytes;
     check_as(first);

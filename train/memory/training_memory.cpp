@@ -214,6 +214,10 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
   const auto by_adapters = kept_by_adapters(setup, rows, residual, of, plan.grid);
   // What a norm keeps of a row beside its input: 1 / rms, or mean and 1 / std.
   const std::int64_t factors = of.wide(residual) * (config.norm == NormKind::layernorm ? 2 : 1);
+  // What a mixer gets of the rows of all ranks.
+  const std::int64_t gathered = plan.sequence_parallel && plan.grid.tp > 1
+                                    ? of.stored(rows.all * static_cast<double>(config.hidden_size))
+                                    : 0;
   std::int64_t most = 0, most_kept = 0;
   for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
     std::int64_t kept = 0;
@@ -227,12 +231,14 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
         most = std::max(most, kept + 4 * row + block.kept);
         continue;
       }
-      kept += 2 * row + factors;  // the residual sum, its norm, and the factors of that
-      if (plan.sequence_parallel && config.shares_norm_with_next(name) &&
-          config.of_tensor(name).residual != Residual::shared_norm)
-        kept += of.stored(rows.all *
-                          real(config.hidden_size));  // the rows of all ranks, gathered once for the norm
-      most = std::max(most, kept + block.kept + block.backward + 2 * row);  // and the gradients of both
+      kept += row + factors;  // the residual sum, and the factors of its norm
+      if (const bool first = config.of_tensor(name).residual != Residual::shared_norm;
+          !gathered || !config.shares_norm(name))
+        block.kept += gathered ? gathered : plan.grid.tp > 1 || kind->keeps_input() ? row : 0;
+      else if (first)
+        kept += gathered;  // once for all blocks on the norm
+      // The norm, which is computed again, and the gradients of both.
+      most = std::max(most, kept + block.kept + block.backward + 3 * row);
       if (!options.checkpointing) kept += block.kept;
     }
     // Hidden states for the head, labelled rows of them, the gradients of both; one chunk of logits.
