@@ -179,7 +179,8 @@ Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& in
   silent.tape = nullptr;
   // The block's parameters may want gradients even when its input does not, so the result always does.
   Var result = make_result(block(silent, Var(input.value())).value(), true);
-  ctx.tape->record(name, [replay = ctx, block, input = Kept(input), node = input.node(), out = result.node()]() mutable {
+  ctx.tape->record(name, [replay = ctx, block, input = Kept(input), node = input.node(),
+                          out = result.node()]() mutable {
     if (!out->filled()) return;
     Tensor gradient = out->take();
     Tape tape(replay.tape);

@@ -60,8 +60,8 @@ struct ModelConfig : BlockConfig {
   std::int64_t max_position_embeddings = 4096;
   std::optional<std::int64_t> pad_token_id = 0, bos_token_id = 1;
   std::vector<std::int64_t> eos_token_id{2};
-  std::optional<DType> dtype;             ///< of the stored weights, as config.json says; f16 appears as f32
-  ModelNames names;                       ///< as the model's files spell them
+  std::optional<DType> dtype;  ///< of the stored weights, as config.json says; f16 appears as f32
+  ModelNames names;            ///< as the model's files spell them
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(blocks.size()); }
   bool has(BlockKind kind) const;  ///< in `blocks`, or in `mtp_blocks` when they are in use

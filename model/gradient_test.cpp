@@ -44,7 +44,8 @@ TEST_CASE("model: gradients with a rotary embedding, biases of attention and gat
   check_model_gradients(config, 38);
   config.mlp.gate = GateActivation::gelu_tanh;
   config.mlp.bias = config.attention.output_bias = false;
-  config.attention.rope = {.type = RopeType::yarn, .rope_theta = 100, .factor = 4, .original_max_position_embeddings = 8};
+  config.attention.rope = {
+      .type = RopeType::yarn, .rope_theta = 100, .factor = 4, .original_max_position_embeddings = 8};
   check_model_gradients(config, 40);
 }
 
@@ -94,8 +95,7 @@ TEST_CASE("model: gradients of each kind of norm, whose weights begin as their f
     Stack model(config, DType::f64, Device::cpu);
     initialise(model, 50);
     const bool from_zero = norm == NormKind::rmsnorm_one_plus_w;
-    for (const TensorName& module :
-         {block_name(0) / "norm", block_name(1) / post_norm, final_norm_name()}) {
+    for (const TensorName& module : {block_name(0) / "norm", block_name(1) / post_norm, final_norm_name()}) {
       for (const double w : model.parameters().get(module / "weight").value.to_vector())
         CHECK(w == (from_zero ? 0 : 1));
       const Parameter* bias = model.parameters().find(module / "bias");

@@ -73,10 +73,10 @@ TEST_CASE("tensor names: patterns, and texts that are no names") {
 
 TEST_CASE("tensor names: a family spells names by a table of its own") {
   static constexpr std::array rows{NameRow{NamePart::front, "embeddings", "model.embed_tokens"},
-                            NameRow{NamePart::block, "norm", "model.layers.{}.input_layernorm"},
-                            NameRow{NamePart::mixer, "", "model.layers.{}.self_attn"},
-                            NameRow{NamePart::tail, "norm", "model.norm"},
-                            NameRow{NamePart::tail, "head", "lm_head"}};
+                                   NameRow{NamePart::block, "norm", "model.layers.{}.input_layernorm"},
+                                   NameRow{NamePart::mixer, "", "model.layers.{}.self_attn"},
+                                   NameRow{NamePart::tail, "norm", "model.norm"},
+                                   NameRow{NamePart::tail, "head", "lm_head"}};
   static constexpr NameTable table{rows};
   ModelSetup setup = tiny_config("*");
   setup.config.names = table;
@@ -97,12 +97,13 @@ TEST_CASE("tensor names: a family spells names by a table of its own") {
 }
 
 TEST_CASE("tensor names: a layer of the files may be several blocks") {
-  static constexpr std::array rows{NameRow{NamePart::front, "embeddings", "model.embed_tokens"},
-                                   NameRow{NamePart::block, "norm", "model.layers.{}.input_layernorm", 0},
-                                   NameRow{NamePart::mixer, "", "model.layers.{}.self_attn", 0},
-                                   NameRow{NamePart::block, "norm", "model.layers.{}.post_attention_layernorm", 1},
-                                   NameRow{NamePart::mixer, "", "model.layers.{}.mlp", 1},
-                                   NameRow{NamePart::tail, "norm", "model.norm"}};
+  static constexpr std::array rows{
+      NameRow{NamePart::front, "embeddings", "model.embed_tokens"},
+      NameRow{NamePart::block, "norm", "model.layers.{}.input_layernorm", 0},
+      NameRow{NamePart::mixer, "", "model.layers.{}.self_attn", 0},
+      NameRow{NamePart::block, "norm", "model.layers.{}.post_attention_layernorm", 1},
+      NameRow{NamePart::mixer, "", "model.layers.{}.mlp", 1},
+      NameRow{NamePart::tail, "norm", "model.norm"}};
   static constexpr NameTable table{rows};
   // Layer 1 has no attention, layer 2 is empty.
   const ModelNames names(table, {{0, 0}, {0, 1}, {1, 1}, {3, 0}, {3, 1}});

@@ -27,9 +27,9 @@ std::optional<TensorName> module_of_stage(const ModelNames& names, std::string_v
 std::string wanted_modules(const ModelNames& names) {
   const NameTable& table = names.table();
   const std::string first_layer = names.layer_text(0);
-  std::string text = cat(names.text(embeddings_name()), ", ", first_layer.substr(0, first_layer.size() - 1),
-                         "N, ", names.text(final_norm_name()), ", ", names.text(head_name()), " or ",
-                         table.body, ".rotary_emb");
+  std::string text =
+      cat(names.text(embeddings_name()), ", ", first_layer.substr(0, first_layer.size() - 1), "N, ",
+          names.text(final_norm_name()), ", ", names.text(head_name()), " or ", table.body, ".rotary_emb");
   if (table.body == table.class_body) return text;
   const std::string_view body = table.class_body;
   return cat(text, " (or ", body, ".embed_tokens, ", body, ".layers.N, ", body, ".norm, ", body,
@@ -39,13 +39,12 @@ std::string wanted_modules(const ModelNames& names) {
 }  // namespace
 
 StageModules stage_modules(const ModelConfig& config) {
-  return {.names = config.names,
-          .find = [names = config.names](std::string_view text) { return module_of_stage(names, text); },
-          .has_no_parameters =
-              [&table = config.names.table()](std::string_view text) {
-                return name_in_body(table, text) == "rotary_emb";
-              },
-          .wanted = wanted_modules(config.names)};
+  return {
+      .names = config.names,
+      .find = [names = config.names](std::string_view text) { return module_of_stage(names, text); },
+      .has_no_parameters = [&table = config.names.table()](
+                               std::string_view text) { return name_in_body(table, text) == "rotary_emb"; },
+      .wanted = wanted_modules(config.names)};
 }
 
 }  // namespace nemocube

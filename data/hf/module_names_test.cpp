@@ -37,19 +37,18 @@ TEST_CASE("module names: stages name modules as files and as classes do") {
 }
 
 TEST_CASE("module names: a layer of files that is two blocks") {
-  static constexpr std::array rows{NameRow{NamePart::front, "embeddings", "model.embed_tokens"},
-                                   NameRow{NamePart::block, "norm", "model.layers.{}.input_layernorm", 0},
-                                   NameRow{NamePart::block, "norm", "model.layers.{}.post_attention_layernorm", 1},
-                                   NameRow{NamePart::tail, "norm", "model.norm"},
-                                   NameRow{NamePart::tail, "head", "lm_head"}};
+  static constexpr std::array rows{
+      NameRow{NamePart::front, "embeddings", "model.embed_tokens"},
+      NameRow{NamePart::block, "norm", "model.layers.{}.input_layernorm", 0},
+      NameRow{NamePart::block, "norm", "model.layers.{}.post_attention_layernorm", 1},
+      NameRow{NamePart::tail, "norm", "model.norm"}, NameRow{NamePart::tail, "head", "lm_head"}};
   static constexpr NameTable table{rows};
   ModelConfig config;
   config.names = {table, {{0, 0}, {0, 1}, {1, 0}, {1, 1}}};
   const StageModules known = stage_modules(config);
   CHECK(known.wanted == "model.embed_tokens, model.layers.N, model.norm, lm_head or model.rotary_emb");
-  const ManualStages stages =
-      manual_stages({{"model.embed_tokens", "model.layers.0"}, {"model.layers.1", "model.norm", "lm_head"}},
-                    4, known);
+  const ManualStages stages = manual_stages(
+      {{"model.embed_tokens", "model.layers.0"}, {"model.layers.1", "model.norm", "lm_head"}}, 4, known);
   CHECK(stages.stages == std::vector<ModelChunk>{{0, 2, true, false}, {2, 4, false, true}});
   CHECK(message_of([&] { manual_stages({{"model.layers.2"}}, 4, known); }) ==
         "module_fqns_per_model_part[0]: 'model.layers.2', but the model has 2 layers");

@@ -84,8 +84,8 @@ std::vector<double> read_factors(const JsonView& object, const char* key) {
 }
 
 void read_factor(const JsonView& object, RopeConfig& rope) {
-  const double stretched =
-      static_cast<double>(rope.max_position_embeddings) / static_cast<double>(rope.original_max_position_embeddings);
+  const double stretched = static_cast<double>(rope.max_position_embeddings) /
+                           static_cast<double>(rope.original_max_position_embeddings);
   if (rope.type == longrope || (rope.type == yarn && object.has_null("factor"))) {
     rope.factor = stretched;
     read_number(object, "factor", rope.factor);
@@ -138,7 +138,8 @@ RopeConfig read_object(const JsonView& object, const JsonView& config, double th
 
 RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions) {
   read_number(config, "rope_theta", theta);
-  const auto parameters = find_filled(config, "rope_parameters"), scaling = find_filled(config, "rope_scaling");
+  const auto parameters = find_filled(config, "rope_parameters"),
+             scaling = find_filled(config, "rope_scaling");
   if (!parameters && !scaling) {
     check_partial(config, standard);
     return {.type = standard, .rope_theta = theta};

@@ -72,7 +72,10 @@ TEST_CASE("rope keys: both spellings, and where a value stands") {
             .original_max_position_embeddings == 32);
   CHECK(parse({{"rope_parameters", without}}).original_max_position_embeddings == 128);
   const RopeConfig yarn = parse({{"rope_scaling",
-                                  {{"type", "yarn"}, {"factor", nullptr}, {"beta_fast", 0}, {"beta_slow", nullptr},
+                                  {{"type", "yarn"},
+                                   {"factor", nullptr},
+                                   {"beta_fast", 0},
+                                   {"beta_slow", nullptr},
                                    {"original_max_position_embeddings", 32}}}});
   CHECK(yarn.factor == 4);
   CHECK(yarn.beta_fast == 32);
@@ -88,7 +91,8 @@ TEST_CASE("rope keys: what is not known, missing or contradictory") {
             "'rope_scaling.llama_4_scaling_beta': this key of a rotary embedding is not known here"));
   CHECK(has(fault({{"rope_parameters", {{"full_attention", Json::object()}}}}), "full_attention"));
   CHECK(has(fault({{"rope_scaling", 3}}), "'rope_scaling': want an object"));
-  CHECK(has(fault({{"rope_scaling", llama3}, {"partial_rotary_factor", 0.5}}), "'partial_rotary_factor': want 1"));
+  CHECK(has(fault({{"rope_scaling", llama3}, {"partial_rotary_factor", 0.5}}),
+            "'partial_rotary_factor': want 1"));
   CHECK(has(fault({{"rope_scaling", llama3}, {"rope_parameters", {{"rope_type", "linear"}, {"factor", 8}}}}),
             "'rope_parameters' and 'rope_scaling' mean the same and differ"));
   const auto bad = [](RopeConfig rope, std::int64_t head_dim = 16) {
@@ -97,9 +101,13 @@ TEST_CASE("rope keys: what is not known, missing or contradictory") {
   CHECK(has(bad({.type = RopeType::standard}, 15), "head_dim: want an even number"));
   CHECK(has(bad({.type = RopeType::standard, .rope_theta = 1}), "rope_theta: want a number above 1"));
   CHECK(has(bad({.type = RopeType::linear, .factor = 0}), "rope factor"));
-  CHECK(has(bad({.type = RopeType::dynamic, .factor = 0.5, .max_position_embeddings = 8}), "want at least 1"));
-  CHECK(has(bad({.type = RopeType::llama3, .factor = 2, .original_max_position_embeddings = 8,
-                 .low_freq_factor = 4, .high_freq_factor = 4}),
+  CHECK(
+      has(bad({.type = RopeType::dynamic, .factor = 0.5, .max_position_embeddings = 8}), "want at least 1"));
+  CHECK(has(bad({.type = RopeType::llama3,
+                 .factor = 2,
+                 .original_max_position_embeddings = 8,
+                 .low_freq_factor = 4,
+                 .high_freq_factor = 4}),
             "high_freq_factor: want a number above low_freq_factor"));
   CHECK(has(bad({.type = RopeType::longrope, .original_max_position_embeddings = 8, .short_factor = {1, 2}}),
             "short_factor: want head_dim / 2 = 8 numbers, got 2"));

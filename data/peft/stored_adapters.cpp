@@ -352,8 +352,7 @@ class Finder {
       if (weights_.contains(name) && !found_.contains(name)) missing_.add(target);
     }
     for (const std::string& target : peft_.target_parameters)
-      if (const std::string name = canonical(target);
-          weights_.contains(name) && !found_.contains(name))
+      if (const std::string name = canonical(target); weights_.contains(name) && !found_.contains(name))
         missing_.add(target);
   }
 

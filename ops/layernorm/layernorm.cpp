@@ -53,7 +53,9 @@ Var layernorm(Context& ctx, const Var& x, const Var& weight, const Var& bias, do
   const NormForward r = forward(x.value(), {}, weight.value(), bias.value(), eps);
   Var y = make_result(r.y, ctx.records({&x, &weight, &bias}));
   if (y.needs_grad()) {
-    compute_again(y, [x = x.value(), w = weight.value(), b = bias.value(), eps] { return forward(x, {}, w, b, eps).y; });
+    compute_again(y, [x = x.value(), w = weight.value(), b = bias.value(), eps] {
+      return forward(x, {}, w, b, eps).y;
+    });
     record_norm(*ctx.tape, "layernorm", x, y, Backward{weight, bias, x.value(), r.mean, r.inv});
   }
   return y;

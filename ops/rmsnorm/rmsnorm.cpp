@@ -60,7 +60,8 @@ Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps, double of
   const NormForward r = forward(x.value(), {}, weight.value(), eps, offset);
   Var y = make_result(r.y, ctx.records({&x, &weight}));
   if (y.needs_grad()) {
-    compute_again(y, [x = x.value(), w = weight.value(), eps, offset] { return forward(x, {}, w, eps, offset).y; });
+    compute_again(
+        y, [x = x.value(), w = weight.value(), eps, offset] { return forward(x, {}, w, eps, offset).y; });
     record_norm(*ctx.tape, "rmsnorm", x, y, Backward{weight, x.value(), r.inv, offset});
   }
   return y;
@@ -78,8 +79,9 @@ ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, c
   const bool to_sum = ctx.records({&x, &residual});
   ResidualNorm out{make_result(r.sum, to_sum), make_result(r.y, to_sum || ctx.records({&weight}))};
   if (out.normed.needs_grad()) {
-    compute_again(out.normed,
-                  [sum = r.sum, w = weight.value(), eps, offset] { return forward(sum, {}, w, eps, offset).y; });
+    compute_again(out.normed, [sum = r.sum, w = weight.value(), eps, offset] {
+      return forward(sum, {}, w, eps, offset).y;
+    });
     record_residual_norm(*ctx.tape, "residual_rmsnorm", x, residual, out,
                          Backward{weight, r.sum, r.inv, offset});
   }

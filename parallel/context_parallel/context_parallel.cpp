@@ -13,9 +13,8 @@ ContextParallel::ContextParallel(Stack& model, Communicator& group, ContextAtten
   if (group.size() == 1) return;
   model.token_rows = [this](const Sequences& whole) { return own(whole); };
   for (AttentionMixer* mixer : model.mixers<AttentionMixer>())
-    mixer->set_core(
-        attention == ContextAttention::ring ? ring_attention(group) : all_gather_attention(group),
-        model.token_rows);
+    mixer->set_core(attention == ContextAttention::ring ? ring_attention(group) : all_gather_attention(group),
+                    model.token_rows);
   for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_core_runner(context_parallel_mamba(group));
 }
 

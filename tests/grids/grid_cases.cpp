@@ -123,18 +123,12 @@ ModelConfig pruned_grid_model() {
 }
 
 ModelConfig llama_grid_model() {
-  const Json config = {{"model_type", "llama"},
-                       {"vocab_size", 23},
-                       {"hidden_size", 16},
-                       {"intermediate_size", 12},
-                       {"num_hidden_layers", 4},
-                       {"num_attention_heads", 4},
-                       {"num_key_value_heads", 2},
-                       {"head_dim", 4},
-                       {"attention_bias", true},
-                       {"mlp_bias", true},
-                       {"rope_theta", 100},
-                       {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}};
+  const Json config = {{"model_type", "llama"},    {"vocab_size", 23},
+                       {"hidden_size", 16},        {"intermediate_size", 12},
+                       {"num_hidden_layers", 4},   {"num_attention_heads", 4},
+                       {"num_key_value_heads", 2}, {"head_dim", 4},
+                       {"attention_bias", true},   {"mlp_bias", true},
+                       {"rope_theta", 100},        {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}};
   return parse_hf_config(JsonView(config, "config.json"));
 }
 

@@ -88,7 +88,7 @@ struct Task {
   /// The head's weight is that of the embeddings, blocks have a norm behind the mixer, and norms are of another
   /// kind.
   bool tied = false;
-  bool shared_norm = false;  ///< the last two blocks work on the same rows
+  bool shared_norm = false;           ///< the last two blocks work on the same rows
   std::int64_t shared_in_stages = 0;  ///< share_norms() for so many stages; 0: not called
   auto operator<=>(const Task&) const = default;
 };
@@ -113,9 +113,7 @@ bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
 }
 
 ModelSetup model_of(const Task& task) {
-  ModelSetup config = task.llama    ? llama_grid_model()
-                      : task.pruned ? pruned_grid_model()
-                                    : grid_model();
+  ModelSetup config = task.llama ? llama_grid_model() : task.pruned ? pruned_grid_model() : grid_model();
   if (task.short_scans) config.config.mamba.num_heads = 4, config.config.mamba.chunk_size = 8;
   config.config.tie_word_embeddings = task.tied;
   if (task.tied) {

@@ -14,8 +14,8 @@ struct Snapshot {
   /// All of the model, or of its adapters where a run trains these alone; those that other ranks write may be meta tensors.
   std::vector<NamedTensor> weights;
   std::shared_ptr<const WeightFiles> files;
-  LoraAdapters adapters;                  ///< that `weights` are; no modules: `weights` are the model
-  ModelNames names = {};  ///< of the model
+  LoraAdapters adapters;       ///< that `weights` are; no modules: `weights` are the model
+  ModelNames names = {};       ///< of the model
   std::string base, settings;  ///< of adapters: the model that they belong to, and automodel_peft_config.json
   std::optional<ModelRecord> base_record;    ///< of `base`
   DType dtype = DType::f32;                  ///< of the model

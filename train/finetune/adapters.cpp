@@ -94,7 +94,8 @@ class Chooser {
     const std::string ending = "*." + text, rest = text.substr(text.find('.') + 1);
     const auto fits_some = [&](const std::string& other) {
       const ModulePattern pattern(key, other);
-      return std::ranges::any_of(candidates_, [&](const Candidate& c) { return pattern.fits(c.name, names()); });
+      return std::ranges::any_of(candidates_,
+                                 [&](const Candidate& c) { return pattern.fits(c.name, names()); });
     };
     if (fits_some(ending)) return cat("a pattern has to fit the whole name, as ", quote(ending), " does; ");
     const bool named = std::ranges::any_of(candidates_, [&](const Candidate& c) { return c.name == rest; });

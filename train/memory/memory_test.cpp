@@ -157,7 +157,8 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   const char* const own_sizes = "EM*-";  // of every block
-  for (const char* pattern : {"MMM", "***", "---", "EEE", "ME*-", "ME*-/*E/*E", own_sizes})
+  const char* const llama = "*-*-";
+  for (const char* pattern : {"MMM", "***", "---", "EEE", "ME*-", "ME*-/*E/*E", own_sizes, llama})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool checkpointing : {false, true}) {
         CAPTURE(std::string(pattern));
@@ -170,6 +171,10 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
         config.config.vocab_size = 256;
         config.train_mtp({depths, false, 0.3});
         if (pattern == own_sizes) config.config = with_own_of_all(config.config);
+        if (pattern == llama) {
+          config.config.attention.rope.type = RopeType::standard;
+          config.config.mlp.gate = GateActivation::silu;
+        }
         Stack model(config, dtype, Device::cpu);
         randomise(model, 1);
         model.activation_checkpointing = checkpointing;

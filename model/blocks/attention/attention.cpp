@@ -97,7 +97,8 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
       const std::int64_t cached = state.sequences[static_cast<std::size_t>(i)].length;
       if (sequences.length(i) == 0) continue;
       const std::int64_t position = sequences.positions()[static_cast<std::size_t>(sequences.begin(i))];
-      expect(position == cached, "sequence ", i, " goes on at position ", position, " behind ", cached, " rows");
+      expect(position == cached, "sequence ", i, " goes on at position ", position, " behind ", cached,
+             " rows");
     }
   state.append(k, v, sequences);
   std::vector<AttentionPair> pairs;
@@ -123,7 +124,8 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
 namespace {
 /// One more than the last position of any token.
 std::int64_t positions_of(const Sequences& sequences) {
-  const auto of_tokens = std::span(sequences.positions()).first(static_cast<std::size_t>(sequences.token_count()));
+  const auto of_tokens =
+      std::span(sequences.positions()).first(static_cast<std::size_t>(sequences.token_count()));
   return of_tokens.empty() ? 0 : std::ranges::max(of_tokens) + 1;
 }
 }  // namespace

@@ -116,8 +116,8 @@ void validate_rope(const RopeConfig& rope, std::int64_t head_dim) {
   if (rope.type == llama3) {
     check_range("low_freq_factor", rope.low_freq_factor, least, most);
     require(rope.high_freq_factor > rope.low_freq_factor && rope.high_freq_factor <= most,
-            "high_freq_factor: want a number above low_freq_factor, which is ", rope.low_freq_factor, ", got ",
-            rope.high_freq_factor);
+            "high_freq_factor: want a number above low_freq_factor, which is ", rope.low_freq_factor,
+            ", got ", rope.high_freq_factor);
   }
   if (rope.type == yarn) {
     check_range("beta_fast", rope.beta_fast, least, most);
@@ -129,8 +129,8 @@ void validate_rope(const RopeConfig& rope, std::int64_t head_dim) {
           "original_max_position_embeddings: want more than 1 where rope_type is longrope, got ",
           rope.original_max_position_embeddings);
   const auto check_factors = [&](const char* key, const std::vector<double>& factors) {
-    require(std::ssize(factors) == head_dim / 2, key, ": want head_dim / 2 = ", head_dim / 2, " numbers, got ",
-            factors.size());
+    require(std::ssize(factors) == head_dim / 2, key, ": want head_dim / 2 = ", head_dim / 2,
+            " numbers, got ", factors.size());
     for (const double factor : factors) check_range(key, factor, least, most);
   };
   check_factors("short_factor", rope.short_factor);

@@ -9,7 +9,7 @@ namespace nemocube {
 
 /// How the frequencies of a rotary embedding are made. Names are those of `rope_type` in config.json.
 enum class RopeType : std::uint8_t {
-  none,  ///< attention without position embedding
+  none,      ///< attention without position embedding
   standard,  ///< "default"
   linear,
   dynamic,
@@ -31,7 +31,7 @@ struct RopeConfig {
   double beta_fast = 32, beta_slow = 1;               ///< yarn
   bool truncate = true;                               ///< yarn
   double mscale = 0, mscale_all_dim = 0;              ///< yarn; 0: not given
-  std::optional<double> attention_factor = {};       ///< yarn, longrope
+  std::optional<double> attention_factor = {};        ///< yarn, longrope
   std::vector<double> short_factor = {}, long_factor = {};  ///< longrope: of each pair of channels
 
   bool operator==(const RopeConfig&) const = default;

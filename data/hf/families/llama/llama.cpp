@@ -91,8 +91,8 @@ void read(ModelConfig& config, const JsonView& object) {
   std::int64_t layers = 32;
   keys.key({"num_hidden_layers"}, layers);
   constexpr std::int64_t most_layers = 1 << 20;
-  require(layers >= 1 && layers <= most_layers, object.file(), ": 'num_hidden_layers': want 1 to ", most_layers,
-          ", got ", layers);
+  require(layers >= 1 && layers <= most_layers, object.file(), ": 'num_hidden_layers': want 1 to ",
+          most_layers, ", got ", layers);
   AttentionConfig& attention = config.attention;
   attention.output_bias = attention.qkv_bias;
   if (attention.num_key_value_heads == 0) attention.num_key_value_heads = attention.num_attention_heads;

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const Json small = {{"model_type", "llama"},   {"hidden_size", 16},        {"intermediate_size", 24},
+const Json small = {{"model_type", "llama"},  {"hidden_size", 16},        {"intermediate_size", 24},
                     {"num_hidden_layers", 3}, {"num_attention_heads", 4}, {"vocab_size", 40}};
 
 ModelConfig parse(Json changes = Json::object()) {
@@ -35,7 +35,8 @@ std::string fault(const Json& changes) {
 
 }  // namespace
 
-TEST_CASE("llama: a layer is an attention block and a gated MLP block, with the defaults of Hugging Face's class") {
+TEST_CASE(
+    "llama: a layer is an attention block and a gated MLP block, with the defaults of Hugging Face's class") {
   const ModelConfig c = parse();
   CHECK(c.blocks == std::vector<BlockKind>{attention_block, mlp_block, attention_block, mlp_block,
                                            attention_block, mlp_block});
@@ -49,7 +50,8 @@ TEST_CASE("llama: a layer is an attention block and a gated MLP block, with the 
   CHECK_FALSE(c.attention.qkv_bias);
   CHECK_FALSE(c.pad_token_id);
   CHECK(c.eos_token_id == std::vector<std::int64_t>{2});
-  const ModelConfig none = parse_hf_config(JsonView(Json{{"architectures", {"LlamaForCausalLM"}}}, "config.json"));
+  const ModelConfig none =
+      parse_hf_config(JsonView(Json{{"architectures", {"LlamaForCausalLM"}}}, "config.json"));
   CHECK(none.num_layers() == 64);
   CHECK(none.hidden_size == 4096);
   CHECK(none.mlp.intermediate_size == 11008);
@@ -69,29 +71,24 @@ TEST_CASE("llama: biases, heads of another width and a tied head") {
   std::vector<std::string> names;
   for (const TensorSpec& spec : tensor_specs(c))
     if (spec.id.block_of_model().value_or(0) < 2) names.push_back(cat(spec.name, ' ', spec.shape));
-  CHECK(names == std::vector<std::string>{"model.embed_tokens.weight [40, 16]",
-                                          "model.layers.0.input_layernorm.weight [16]",
-                                          "model.layers.0.self_attn.q_proj.weight [32, 16]",
-                                          "model.layers.0.self_attn.q_proj.bias [32]",
-                                          "model.layers.0.self_attn.k_proj.weight [16, 16]",
-                                          "model.layers.0.self_attn.k_proj.bias [16]",
-                                          "model.layers.0.self_attn.v_proj.weight [16, 16]",
-                                          "model.layers.0.self_attn.v_proj.bias [16]",
-                                          "model.layers.0.self_attn.o_proj.weight [16, 32]",
-                                          "model.layers.0.self_attn.o_proj.bias [16]",
-                                          "model.layers.0.post_attention_layernorm.weight [16]",
-                                          "model.layers.0.mlp.gate_proj.weight [24, 16]",
-                                          "model.layers.0.mlp.gate_proj.bias [24]",
-                                          "model.layers.0.mlp.up_proj.weight [24, 16]",
-                                          "model.layers.0.mlp.up_proj.bias [24]",
-                                          "model.layers.0.mlp.down_proj.weight [16, 24]",
-                                          "model.layers.0.mlp.down_proj.bias [16]",
-                                          "model.norm.weight [16]"});
+  CHECK(names ==
+        std::vector<std::string>{
+            "model.embed_tokens.weight [40, 16]", "model.layers.0.input_layernorm.weight [16]",
+            "model.layers.0.self_attn.q_proj.weight [32, 16]", "model.layers.0.self_attn.q_proj.bias [32]",
+            "model.layers.0.self_attn.k_proj.weight [16, 16]", "model.layers.0.self_attn.k_proj.bias [16]",
+            "model.layers.0.self_attn.v_proj.weight [16, 16]", "model.layers.0.self_attn.v_proj.bias [16]",
+            "model.layers.0.self_attn.o_proj.weight [16, 32]", "model.layers.0.self_attn.o_proj.bias [16]",
+            "model.layers.0.post_attention_layernorm.weight [16]",
+            "model.layers.0.mlp.gate_proj.weight [24, 16]", "model.layers.0.mlp.gate_proj.bias [24]",
+            "model.layers.0.mlp.up_proj.weight [24, 16]", "model.layers.0.mlp.up_proj.bias [24]",
+            "model.layers.0.mlp.down_proj.weight [16, 24]", "model.layers.0.mlp.down_proj.bias [16]",
+            "model.norm.weight [16]"});
 }
 
 TEST_CASE("llama: config.json that cannot be meant") {
   CHECK(fault({{"hidden_act", "gelu"}}) == "config.json: 'hidden_act': want \"silu\", got \"gelu\"");
-  CHECK(fault({{"hidden_size", 18}}).find("'head_dim' is missing, and hidden_size 18 is no multiple") != std::string::npos);
+  CHECK(fault({{"hidden_size", 18}}).find("'head_dim' is missing, and hidden_size 18 is no multiple") !=
+        std::string::npos);
   CHECK(fault({{"num_hidden_layers", 0}}).find("'num_hidden_layers': want 1 to") != std::string::npos);
   CHECK(fault({{"head_dim", 5}}).find("head_dim: want an even number") != std::string::npos);
   CHECK(fault({{"num_key_value_heads", 3}}).find("num_key_value_heads") != std::string::npos);
@@ -102,7 +99,10 @@ TEST_CASE("llama: what is written is read as the same") {
        {Json::object(), Json{{"attention_bias", true}, {"head_dim", 8}, {"tie_word_embeddings", true}},
         Json{{"rope_theta", 5e5},
              {"rope_scaling",
-              {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4},
+              {{"rope_type", "llama3"},
+               {"factor", 8},
+               {"low_freq_factor", 1},
+               {"high_freq_factor", 4},
                {"original_max_position_embeddings", 8192}}}}}) {
     const ModelConfig config = parse(changes);
     const Json written = parse_json(make_hf_config(config).text, "config.json");
