@@ -22,7 +22,7 @@ slots = $$((2 * $(JOBS)))
 configure = cmake -S . -B $(1) $(if $(wildcard $(1)/CMakeCache.txt),,-G Ninja) $(CMAKE_FLAGS) $(2) >/dev/null
 
 .PHONY: all build setup train train-grid test test-cuda test-cuda-all planted-faults test-gpu sanitize-gpu kernel-report overlap-report cuda-toolkit \
-	test-all test-rest times test-grids test-grids-cuda test-layouts test-kills bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
+	test-all test-rest times test-grids test-families test-families-changed test-grids-cuda test-layouts test-kills bench install asan asan-all sanitize-emulator sanitize-emulator-short sanitize-emulator-changed emulator \
 	fuzz format check-format check-headers check-headers-changed tidy clean help
 
 all: build
@@ -49,6 +49,8 @@ help:
 	@echo "make test-kills     kill ranks at every file operation of saving, and resume"
 	@echo "make test-layouts   begin a run on each of 12 layouts of ranks and go on on each other one"
 	@echo "make test-grids     train on every process grid of 2, 4, 8 and 16 ranks, compared with one rank"
+	@echo "make test-families  the same for a model of each further family, and its plan; make test-families-changed: unless all"
+	@echo "                    passed before with these sources"
 	@echo "make bench          operations against their floors, then whole steps of the small model"
 	@echo "make install        program, documentation, sample recipe and data under PREFIX, and the software GPU where"
 	@echo "                    make emulator built it; DESTDIR is honoured"
@@ -215,6 +217,27 @@ test-grids: setup
 	done; \
 	if [ -n "$$failed" ]; then echo "grids: failed on$$failed ranks"; exit 1; fi; \
 	echo "grids: every grid of 2, 4, 8 and 16 ranks trains like one rank"
+
+# The whole matrix of families and grids; `make test` runs a part of it. $(families) says of which sources all passed.
+families = tests/families.txt
+families_fingerprint = find core ops model parallel data/hf tests/grids -name '*.h' -o -name '*.cpp' | LC_ALL=C sort | \
+	xargs sha256sum | sha256sum
+test-families: setup
+	@$(call configure,$(BUILD))
+	@$(families_fingerprint) >$(BUILD)/families.txt
+	@cmake --build $(BUILD) -j $(JOBS) --target test_grids nemocube
+	@for ranks in 2 4 8 16; do \
+		OMP_NUM_THREADS=1 NEMOCUBE_GRIDS=all $(mpirun) -np $$ranks $(BUILD)/test_grids --test-case='families:*' || exit 1; \
+	done
+	@cp $(BUILD)/families.txt $(families)
+	@echo "test-families: every family passed on every grid; $(families) says with which sources, and belongs in the commit"
+
+test-families-changed: setup
+	@if $(families_fingerprint) | cmp -s - $(families); then \
+		echo "test-families-changed: these sources have passed: nothing runs"; \
+	else \
+		$(MAKE) --no-print-directory test-families; \
+	fi
 
 # A run begun on each of 12 layouts and gone on on each; `make test` goes from each to one.
 test-layouts: setup

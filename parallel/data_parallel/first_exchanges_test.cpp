@@ -103,7 +103,7 @@ TEST_CASE("first exchanges: blocks on one norm have theirs together, in the firs
   Calls calls;
   for (const auto& [name, point] : model.transform_points())
     if (point.place == PointPlace::way_in || point.place == PointPlace::way_out)
-      *point.transform = noting(calls, usual_names.text(name));
+      *point.transform = noting(calls, ModelNames().text(name));
   const FirstExchanges exchanges(model, false, [&] { calls.push_back("then"); });
   std::string blocks;
   for (std::int64_t block = 0; block < 5; ++block)

@@ -49,7 +49,7 @@ TEST_CASE("bad config.json: a wrong value is refused with the key, the wish and 
       {"layer_norm_epsilon", -1, {"layer_norm_epsilon", "got -1"}},
       {"time_step_limit", {3, 1}, {"time_step_limit", "got 1"}},
       {"eos_token_id", 100'000, {"eos_token_id", "below vocab_size (96)"}},
-      {"model_type", "llama", {"'model_type': want \"nemotron_h\", got \"llama\""}},
+      {"model_type", "gpt2", {"'model_type': want \"nemotron_h\" or \"llama\", got \"gpt2\""}},
       {"mlp_hidden_act", "gelu", {"mlp_hidden_act", "gelu"}},
       {"torch_dtype", "int8", {"torch_dtype", "int8"}},
       {"per_layer_config",
@@ -58,7 +58,7 @@ TEST_CASE("bad config.json: a wrong value is refused with the key, the wish and 
       {"quantization_config",
        {{"quant_method", "modelopt"}},
        {"'quantization_config'", "weights are quantized"}},
-      {"llm_config", {{"model_type", "llama"}}, {"'llm_config'", "several parts"}},
+      {"llm_config", {{"model_type", "gpt2"}}, {"'llm_config'", "several parts"}},
       {"intermediate_size", {48, 64}, {"'intermediate_size[1]': want 48", "got 64"}},
   };
   const ModelDir dir;

@@ -457,7 +457,7 @@ TEST_CASE("grids: steps with a tied head and other norms and residual forms are 
   }
 }
 
-TEST_CASE("grids: steps of a Llama are those of one rank") {
+TEST_CASE("families: steps of a Llama on grids are those of one rank") {
   bool odd = false;
   for (const GridCase& of : wished_cases()) {
     const GridCase c = without_experts(of);
