@@ -1,16 +1,10 @@
-#include <algorithm>
-#include <atomic>
 #include <cmath>
 
-#include "core/parallel_for.h"
 #include "ops/adamw/adamw_kernels.h"
-#include "ops/finite.h"
+#include "ops/optimizer_step.h"
 
 namespace nemocube::cpu {
 namespace {
-
-// Each thread takes whole blocks, so that an element always takes the same path through the vector loop.
-constexpr std::int64_t block = 4096, blocks_per_thread = 8;
 
 template <class T>
 struct Factors : AdamWFactors<T> {
@@ -31,33 +25,22 @@ bool update(T* __restrict w, T* __restrict m, T* __restrict v, const T* __restri
     const T next = w[i] * f.keep - f.rate * (mean / (std::sqrt(square) * f.root + f.eps));
     m[i] = mean;
     v[i] = square;
-    w[i] = next;
     check.add(mean);
     check.add(square);
-    if constexpr (with_copy) {
-      copy[i] = bf16(static_cast<float>(next));
-      check.add(static_cast<T>(copy[i]));  // not finite wherever `next` is not
-    } else {
-      check.add(next);
-    }
+    write_weight<with_copy>(w, copy, i, next, check);
   }
   return check.all_finite();
 }
 
 template <bool with_l2, bool with_copy, class T>
 bool step_as(const AdamWRange& r, const Factors<T>& factors) {
-  const std::int64_t n = r.master.numel();
   T *w = r.master.data<T>(), *m = r.exp_avg.data<T>(), *v = r.exp_avg_sq.data<T>();
   const T* g = r.grad.data<T>();
   bf16* copy = with_copy ? r.model_copy.data<bf16>() : nullptr;
-  std::atomic<bool> finite{true};
-  parallel_for((n + block - 1) / block, blocks_per_thread, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = first * block, count = std::min(last * block, n) - begin;
-    if (!update<with_l2, with_copy>(w + begin, m + begin, v + begin, g + begin,
-                                    with_copy ? copy + begin : nullptr, count, factors))
-      finite = false;
+  return step_in_blocks(r.master.numel(), [&](std::int64_t first, std::int64_t count) {
+    return update<with_l2, with_copy>(w + first, m + first, v + first, g + first,
+                                      with_copy ? copy + first : nullptr, count, factors);
   });
-  return finite;
 }
 
 template <class T>
@@ -73,13 +56,9 @@ bool step_range(const AdamWRange& r, const AdamWOptions& o, const double* schedu
 
 void adamw_step(std::span<const AdamWRange> ranges, const AdamWOptions& options, const Tensor& schedule,
                 const UpdateGate& gate) {
-  if (!goes(gate)) return;
-  const auto* numbers = schedule.data<double>();
-  const auto scale = gate.grad_scale.item<double>();
-  for (const AdamWRange& range : ranges) {
-    auto* step = range.master.dtype() == DType::f64 ? step_range<double> : step_range<float>;
-    note_finite(gate, step(range, options, numbers, scale), range.number);
-  }
+  step_ranges(ranges, schedule, gate, [&]<class T>(TypeTag<T>, const AdamWRange& r, auto... numbers) {
+    return step_range<T>(r, options, numbers...);
+  });
 }
 
 }  // namespace nemocube::cpu

@@ -1,15 +1,8 @@
-#include <algorithm>
-#include <atomic>
-
-#include "core/parallel_for.h"
-#include "ops/finite.h"
+#include "ops/optimizer_step.h"
 #include "ops/sgd/sgd_kernels.h"
 
 namespace nemocube::cpu {
 namespace {
-
-// Each thread takes whole blocks, so that an element always takes the same path through the vector loop.
-constexpr std::int64_t block = 4096, blocks_per_thread = 8;
 
 template <class T>
 struct Factors {
@@ -32,14 +25,7 @@ bool update(T* __restrict w, T* __restrict buffer, const T* __restrict grad, bf1
       check.add(sum);
       direction = f.from_grad * g + f.from_buffer * sum;
     }
-    const T next = w[i] - f.rate * direction;
-    w[i] = next;
-    if constexpr (with_copy) {
-      copy[i] = bf16(static_cast<float>(next));
-      check.add(static_cast<T>(copy[i]));  // not finite wherever `next` is not
-    } else {
-      check.add(next);
-    }
+    write_weight<with_copy>(w, copy, i, w[i] - f.rate * direction, check);
   }
   return check.all_finite();
 }
@@ -55,19 +41,14 @@ bool step_as(const SgdRange& r, const SgdOptions& o, const double* schedule, dou
       .from_buffer = static_cast<T>(o.nesterov ? o.momentum : 1),
   };
   const bool first_step = schedule[2] != 0;
-  const std::int64_t n = r.master.numel();
   T* w = r.master.data<T>();
   const T* g = r.grad.data<T>();
   T* buffer = with_buffer ? r.momentum_buffer.data<T>() : nullptr;
   bf16* copy = with_copy ? r.model_copy.data<bf16>() : nullptr;
-  std::atomic<bool> finite{true};
-  parallel_for((n + block - 1) / block, blocks_per_thread, [&](std::int64_t begin, std::int64_t last) {
-    const std::int64_t start = begin * block, count = std::min(last * block, n) - start;
-    if (!update<with_buffer, with_copy>(w + start, with_buffer ? buffer + start : nullptr, g + start,
-                                        with_copy ? copy + start : nullptr, count, factors, first_step))
-      finite = false;
+  return step_in_blocks(r.master.numel(), [&](std::int64_t first, std::int64_t count) {
+    return update<with_buffer, with_copy>(w + first, with_buffer ? buffer + first : nullptr, g + first,
+                                          with_copy ? copy + first : nullptr, count, factors, first_step);
   });
-  return finite;
 }
 
 template <class T>
@@ -82,13 +63,9 @@ bool step_range(const SgdRange& r, const SgdOptions& o, const double* schedule, 
 
 void sgd_step(std::span<const SgdRange> ranges, const SgdOptions& options, const Tensor& schedule,
               const UpdateGate& gate) {
-  if (!goes(gate)) return;
-  const auto* numbers = schedule.data<double>();
-  const auto scale = gate.grad_scale.item<double>();
-  for (const SgdRange& range : ranges) {
-    auto* step = range.master.dtype() == DType::f64 ? step_range<double> : step_range<float>;
-    note_finite(gate, step(range, options, numbers, scale), range.number);
-  }
+  step_ranges(ranges, schedule, gate, [&]<class T>(TypeTag<T>, const SgdRange& r, auto... numbers) {
+    return step_range<T>(r, options, numbers...);
+  });
 }
 
 }  // namespace nemocube::cpu
