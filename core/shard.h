@@ -5,16 +5,10 @@
 #include <optional>
 #include <vector>
 
+#include "core/range.h"
 #include "core/tensor.h"
 
 namespace nemocube {
-
-/// Entries [begin, end).
-struct Range {
-  std::int64_t begin = 0, end = 0;
-  std::int64_t size() const { return end - begin; }
-  bool operator==(const Range&) const = default;
-};
 
 /// The part of a global tensor that one process holds.
 ///

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <sstream>
 
+#include "core/range.h"
+
 namespace nemocube {
 namespace {
 
@@ -116,7 +118,7 @@ GroupedMessages grouped_messages(const Collective& c, int rank) {
 
 std::int64_t bytes_for_others(const Collective& call, int rank, int size) {
   const auto own_part = [&](std::int64_t count) {
-    return even_counts(count, size)[static_cast<std::size_t>(rank)] * size_of(call.dtype);
+    return even_part({0, count}, size, rank).size() * size_of(call.dtype);
   };
   const std::int64_t others = size - 1;
   switch (call.operation) {
@@ -155,12 +157,6 @@ std::vector<std::int64_t> byte_offsets(const std::vector<std::int64_t>& counts, 
   std::vector<std::int64_t> offsets{0};
   for (const std::int64_t count : counts) offsets.push_back(offsets.back() + count * size_of(dtype));
   return offsets;
-}
-
-std::vector<std::int64_t> even_counts(std::int64_t count, int parts) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(parts), count / parts);
-  for (std::int64_t r = 0; r < count % parts; ++r) ++counts[static_cast<std::size_t>(r)];
-  return counts;
 }
 
 }  // namespace nemocube

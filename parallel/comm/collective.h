@@ -55,7 +55,4 @@ void copy_elements(const Tensor& to, const Tensor& from);
 /// Start of each part in bytes, and the end of the last one.
 std::vector<std::int64_t> byte_offsets(const std::vector<std::int64_t>& counts, DType dtype);
 
-/// count elements divided into `parts` that differ by one at most.
-std::vector<std::int64_t> even_counts(std::int64_t count, int parts);
-
 }  // namespace nemocube

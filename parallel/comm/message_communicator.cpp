@@ -15,6 +15,7 @@
 #include "core/allocation_owner.h"
 #include "core/cuda/graph.h"
 #include "core/profile.h"
+#include "core/range.h"
 #include "core/rng.h"
 #include "parallel/comm/collective.h"
 #include "parallel/comm/nccl_group.h"
@@ -249,7 +250,7 @@ void Execution::run() {
 void Execution::all_reduce() {
   const std::int64_t bytes = call_.out.bytes();
   if (bytes > latency_bound_bytes) {
-    const auto offsets = byte_offsets(even_counts(call_.out.numel(), size_), call_.dtype);
+    const auto offsets = byte_offsets(even_sizes(call_.out.numel(), size_), call_.dtype);
     return reduce_parts(offsets, out() + offsets[static_cast<std::size_t>(rank_)], true);
   }
   const Tensor staging = Tensor::empty({size_, bytes}, DType::u8, Device::cpu);  // MPI messages
@@ -341,7 +342,7 @@ void Execution::broadcast() {
   // Phase 0 brings each rank its part from the root. In phase 1 its part goes from there to the others.
   std::vector<std::int64_t> offsets;
   if (bytes > latency_bound_bytes) {
-    offsets = byte_offsets(even_counts(bytes, size_), DType::u8);
+    offsets = byte_offsets(even_sizes(bytes, size_), DType::u8);
   } else {  // one part, the root's
     offsets.assign(static_cast<std::size_t>(size_) + 1, 0);
     std::fill(offsets.begin() + root + 1, offsets.end(), bytes);

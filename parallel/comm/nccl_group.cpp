@@ -7,6 +7,7 @@
 #include "core/cuda/graph.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/range.h"
 #include "parallel/comm/reduce_in_order_kernel.h"
 #include "parallel/comm/time_limit.h"
 
@@ -99,7 +100,7 @@ void NcclGroup::queue(const Collective& call, int rank, const Awaited& awaited) 
 void NcclGroup::queue_in_order(const Collective& call, int rank, int size, const Awaited& awaited) {
   const auto own = static_cast<std::size_t>(rank);
   const bool gathers = call.operation == Operation::all_reduce;
-  const std::vector<std::int64_t> counts = gathers ? even_counts(call.in.numel(), size) : call.in_counts;
+  const std::vector<std::int64_t> counts = gathers ? even_sizes(call.in.numel(), size) : call.in_counts;
   const Tensor others = Tensor::empty({size, counts[own]}, call.dtype, call.in.device());
   Collective parts;
   parts.operation = Operation::exchange;

@@ -1,16 +1,9 @@
 #include "parallel/context_parallel/sequence_cut.h"
 
-#include <algorithm>
 #include <limits>
 
 namespace nemocube {
 namespace {
-
-/// Chunk i of `chunks` (even_rows() gives their lengths).
-Range chunk_of(std::int64_t length, std::int64_t chunks, std::int64_t i) {
-  const auto begin = [&](std::int64_t at) { return at * (length / chunks) + std::min(at, length % chunks); };
-  return {begin(i), begin(i + 1)};
-}
 
 /// Tables that are kept with the whole sequences.
 struct Local {
@@ -31,8 +24,9 @@ SequenceCut::SequenceCut(const Sequences& whole, std::int64_t ranks, std::int64_
 }
 
 std::array<Range, 2> SequenceCut::chunks(std::int64_t i, std::int64_t rank) const {
-  const std::int64_t length = whole_.length(i), count = 2 * ranks_;
-  return {chunk_of(length, count, rank), chunk_of(length, count, count - 1 - rank)};
+  const Range all{0, whole_.length(i)};
+  const std::int64_t count = 2 * ranks_;
+  return {even_part(all, count, rank), even_part(all, count, count - 1 - rank)};
 }
 
 const Sequences& SequenceCut::local(std::int64_t rank) const {

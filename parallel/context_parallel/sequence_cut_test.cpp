@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include "parallel/context_parallel/attention_pairs.h"
-#include "parallel/mappings/mappings.h"
 #include "tests/support/message_of.h"
 
 using namespace nemocube;
@@ -55,13 +54,13 @@ TEST_CASE("sequence cut: ragged sequences, shorter than the chunks and empty one
       CHECK(local.count() == whole.count());
       CHECK(cut.rows_of_ranks()[static_cast<std::size_t>(r)] == local.tokens());
       for (std::int64_t i = 0; i < whole.count(); ++i) {
-        const auto even = even_rows(whole.length(i), 2 * ranks);
+        const auto even = even_sizes(whole.length(i), 2 * ranks);
         const auto [lower, upper] = cut.chunks(i, r);
         CHECK(lower.size() == even[static_cast<std::size_t>(r)]);
         CHECK(upper.size() == even[static_cast<std::size_t>(2 * ranks - 1 - r)]);
       }
       for (const std::int64_t row : cut.rows(r)) all.push_back(row);
-      const Tensor ids = Tensor::from(even_rows(112 * 55, whole.tokens()), {whole.tokens()});
+      const Tensor ids = Tensor::from(even_sizes(112 * 55, whole.tokens()), {whole.tokens()});
       const Tensor own = cut.own(ids);
       for (std::int64_t i = 0; i < own.numel(); ++i)
         CHECK(own.data<std::int64_t>()[i] ==

@@ -1,7 +1,6 @@
 #pragma once
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -59,9 +58,7 @@ inline std::int64_t tokens_of(int rank) {
 
 /// This rank's slice of the experts' inner width, as even as possible.
 inline Range slice_of(std::int64_t inner, const Communicator& expt_tp) {
-  const std::vector<std::int64_t> widths = even_rows(inner, expt_tp.size());
-  const auto begin = std::accumulate(widths.begin(), widths.begin() + expt_tp.rank(), std::int64_t{0});
-  return {begin, begin + widths[static_cast<std::size_t>(expt_tp.rank())]};
+  return even_part({0, inner}, expt_tp.size(), expt_tp.rank());
 }
 
 /// The elements of a global tensor that a shard keeps.

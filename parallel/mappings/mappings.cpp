@@ -187,10 +187,4 @@ Var exchange_rows(Context& ctx, const Var& x, std::vector<std::int64_t> in_rows,
   return RowExchange(ctx, x, std::move(in_rows), std::move(out_rows), group).finish(ctx);
 }
 
-std::vector<std::int64_t> even_rows(std::int64_t total, std::int64_t ranks) {
-  std::vector<std::int64_t> rows;
-  for (std::int64_t r = 0; r < ranks; ++r) rows.push_back(total / ranks + (r < total % ranks));
-  return rows;
-}
-
 }  // namespace nemocube

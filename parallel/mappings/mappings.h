@@ -61,7 +61,4 @@ class RowExchange {
   std::shared_ptr<State> state_;
 };
 
-/// `total` rows over `ranks` as evenly as possible: the first total mod ranks parts have one row more.
-std::vector<std::int64_t> even_rows(std::int64_t total, std::int64_t ranks);
-
 }  // namespace nemocube

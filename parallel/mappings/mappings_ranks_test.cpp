@@ -149,12 +149,6 @@ TEST_CASE("mappings: rows that ranks exchange come back in backward") {
   }
 }
 
-TEST_CASE("mappings: rows are dealt out evenly") {
-  CHECK(even_rows(7, 3) == std::vector<std::int64_t>{3, 2, 2});
-  CHECK(even_rows(2, 4) == std::vector<std::int64_t>{1, 1, 0, 0});
-  CHECK(even_rows(0, 2) == std::vector<std::int64_t>{0, 0});
-}
-
 TEST_CASE(
     "mappings: an exchange in two parts is the whole one, with other operations between the parts, backward "
     "too") {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/range.h"
 #include "parallel/context_parallel/mamba_core.h"
 #include "parallel/context_parallel/sequence_cut.h"
 #include "parallel/expert_parallel/expert_groups.h"
-#include "parallel/mappings/mappings.h"
 
 namespace nemocube {
 namespace {
@@ -26,11 +26,8 @@ std::int64_t labelled_rows(const SequenceCut& cut, std::int64_t rank, std::int64
 
 /// Of a device's `tokens`, how many choices fall on the experts `here`: the choices of all tokens go around the experts.
 std::int64_t choices_for(std::int64_t tokens, Range here, const BlockCores::Experts& experts) {
-  const std::int64_t choices = tokens * experts.top_k, count = experts.count;
-  const auto before = [&](std::int64_t expert) {
-    return expert * (choices / count) + std::min(expert, choices % count);
-  };
-  return before(here.end) - before(here.begin);
+  const std::int64_t choices = tokens * experts.top_k;
+  return even_begin(choices, experts.count, here.end) - even_begin(choices, experts.count, here.begin);
 }
 
 }  // namespace
@@ -61,7 +58,7 @@ ModelTraffic::ModelTraffic(const ModelSetup& setup, const ParallelPlan& plan, co
 }
 
 std::int64_t ModelTraffic::routed_rows(std::int64_t tp, std::int64_t cp) const {
-  return even_rows(rows(cp), plan_.grid.tp)[static_cast<std::size_t>(tp)];
+  return even_part({0, rows(cp)}, plan_.grid.tp, tp).size();
 }
 
 std::int64_t ModelTraffic::residual_rows(const GridPlace& place) const {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/quote.h"
+#include "core/range.h"
 #include "model/blocks/block_kinds.h"
 #include "parallel/schedule/fields.h"
 
@@ -67,8 +68,7 @@ std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t block
 std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages) {
   check_stage_count(stages, blocks);
   std::vector<std::int64_t> ends;
-  for (std::int64_t i = 0, end = 0; i < stages; ++i)
-    ends.push_back(end += blocks / stages + (i < blocks % stages));
+  for (std::int64_t i = 0; i < stages; ++i) ends.push_back(even_part({0, blocks}, stages, i).end);
   return stages_ending_at(ends);
 }
 

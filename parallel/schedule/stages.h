@@ -25,8 +25,7 @@ namespace nemocube {
 std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t blocks,
                           std::optional<std::int64_t> layers_per_stage = {}, std::string_view round = {});
 
-/// blocks div stages for each stage, and one more for the first blocks mod stages ones. Embeddings and head
-/// do not count. Error unless 1 <= stages <= blocks.
+/// Blocks divided as even_begin() does it. Embeddings and head do not count. Error unless 1 <= stages <= blocks.
 std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages);
 
 /// Time of a block of each kind, of the embeddings, and of final norm, head and loss, relative to each other.

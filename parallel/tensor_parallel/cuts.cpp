@@ -43,12 +43,6 @@ void check_divisions(const char* key, std::int64_t ranks, const std::vector<Divi
            is_shared(d) ? " or a multiple" : "", ". Sizes that fit this model: ", sizes_that_fit(divided));
 }
 
-/// Part `index` of `parts` equal ones.
-Range even_part(Range whole, std::int64_t parts, std::int64_t index) {
-  const std::int64_t size = whole.size() / parts;
-  return {whole.begin + index * size, whole.begin + (index + 1) * size};
-}
-
 void append_range(std::vector<Range>& ranges, Range next) {
   if (!ranges.empty() && ranges.back().end == next.begin)
     ranges.back().end = next.end;

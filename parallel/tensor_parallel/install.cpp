@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
+#include "core/range.h"
 #include "model/blocks/mamba/mamba.h"
 #include "parallel/tensor_parallel/cuts.h"
 
@@ -32,13 +32,12 @@ struct EvenPart {
 
 Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int64_t rank) {
   const auto make = [ranks, rank](const Sequences& all) {
-    const std::vector<std::int64_t> counts = even_rows(all.tokens(), ranks);
-    const std::int64_t begin = std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0});
-    const std::int64_t count = counts[static_cast<std::size_t>(rank)];
+    const Range part = even_part({0, all.tokens()}, ranks, rank);
     std::vector<std::int64_t> offsets = all.offsets();
-    for (std::int64_t& offset : offsets) offset = std::clamp<std::int64_t>(offset - begin, 0, count);
-    const auto first = all.positions().begin() + begin;
-    return EvenPart{Sequences(std::move(offsets), {first, first + count}, all.last())
+    for (std::int64_t& offset : offsets)
+      offset = std::clamp<std::int64_t>(offset - part.begin, 0, part.size());
+    const auto first = all.positions().begin() + part.begin;
+    return EvenPart{Sequences(std::move(offsets), {first, first + part.size()}, all.last())
                         .numbered(all.numbers(), all.padded_length())};
   };
   return rows.derived<EvenPart>(Device::cpu, {ranks, rank}, make).rows;  // numbers for the host
@@ -101,7 +100,7 @@ Sequences TensorParallel::rows_of_group(const Sequences& whole) const {
 }
 
 std::vector<std::int64_t> TensorParallel::rows_of_ranks(const Sequences& whole) const {
-  return even_rows(rows_of_group(whole).tokens(), tp_.size());
+  return even_sizes(rows_of_group(whole).tokens(), tp_.size());
 }
 
 std::int64_t TensorParallel::residual_rows(const Sequences& whole) const {

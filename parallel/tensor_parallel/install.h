@@ -13,7 +13,7 @@ namespace nemocube {
 /// collectives between the ranks of the group "tp".
 ///
 /// The ranks of the group have the same rows of a microbatch. Between the blocks every rank has all of them, or,
-/// with sequence parallel, its part: even_rows(rows, ranks) of them, so parts differ by at most one row and any
+/// with sequence parallel, its part: even_sizes(rows, ranks) of them, so parts differ by at most one row and any
 /// number of rows is possible, that of one decoding step too. Forward and (in brackets) backward:
 ///
 ///                                without sequence parallel                with sequence parallel
@@ -78,7 +78,7 @@ class TensorParallel {
   std::vector<std::unique_ptr<RankReduction>> reductions_;  // that the model calls
 };
 
-/// The rows of each sequence that rank `rank` has when all rows, one sequence after another, are cut into even_rows.
+/// The rows of each sequence that rank `rank` has when all rows, one sequence after another, are cut into even_sizes().
 Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int64_t rank);
 
 }  // namespace nemocube

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "model/test_models.h"
@@ -67,10 +66,8 @@ struct CutModel {
   /// This rank's rows of those that its tp group has.
   Tensor own_rows(const Tensor& rows) const {
     if (!plan.sequence_parallel()) return rows;
-    const auto counts = even_rows(rows.rows(), sizes.tp);
-    const auto rank = static_cast<std::ptrdiff_t>(place.tp);
-    return rows.narrow(0, std::accumulate(counts.begin(), counts.begin() + rank, std::int64_t{0}),
-                       counts[static_cast<std::size_t>(rank)]);
+    const Range own = even_part({0, rows.rows()}, sizes.tp, place.tp);
+    return rows.narrow(0, own.begin, own.size());
   }
 
   TensorParallelPlan plan;

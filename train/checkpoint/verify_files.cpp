@@ -9,6 +9,7 @@
 #include <span>
 
 #include "core/parallel_for.h"
+#include "core/range.h"
 #include "data/files/crc32c.h"
 #include "data/files/regular_file.h"
 #include "data/json/json.h"
@@ -62,8 +63,7 @@ std::vector<FilePiece> pieces_of_rank(const std::vector<SummedFile>& files, cons
                                       int ranks) {
   std::int64_t total = 0;
   for (std::size_t i = 0; i < files.size(); ++i) total += left_out.contains(i) ? 0 : files[i].want.bytes;
-  const auto first_of = [&](std::int64_t r) { return total / ranks * r + std::min(r, total % ranks); };
-  const std::int64_t first = first_of(rank), last = first_of(rank + 1);
+  const auto [first, last] = even_part({0, total}, ranks, rank);
   std::vector<FilePiece> pieces;
   std::int64_t before = 0;  // bytes of earlier files
   for (std::size_t i = 0; i < files.size(); ++i) {
