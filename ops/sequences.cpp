@@ -47,13 +47,6 @@ Sequences Sequences::of_lengths(std::span<const std::int64_t> lengths, std::span
   return Sequences(std::move(offsets), std::move(positions));
 }
 
-Sequences Sequences::from_ids(std::span<const std::int64_t> ids) {
-  std::vector<std::int64_t> offsets{0};
-  for (std::size_t t = 1; t <= ids.size(); ++t)
-    if (t == ids.size() || ids[t] != ids[t - 1]) offsets.push_back(static_cast<std::int64_t>(t));
-  return Sequences(std::move(offsets));
-}
-
 Sequences Sequences::with_capacity(std::int64_t rows, std::int64_t count) const {
   require(!has_spare_rows(), "sequences: their capacity was set before");
   require(tokens() <= rows && this->count() <= count, "sequences: want room for ", this->count(),

@@ -55,8 +55,6 @@ class Sequences {
   /// `starts`: positions of the first rows, where sequences continue; none: 0.
   static Sequences of_lengths(std::span<const std::int64_t> lengths,
                               std::span<const std::int64_t> starts = {});
-  /// From one id for each token: a new sequence starts wherever the id changes.
-  static Sequences from_ids(std::span<const std::int64_t> ids);
   /// These sequences, then empty ones up to `count`, then one of the spare rows up to `rows`. Error where there are more
   /// sequences or rows already, or spare rows.
   Sequences with_capacity(std::int64_t rows, std::int64_t count) const;

@@ -11,15 +11,12 @@ using namespace nemocube::testing;
 
 using Offsets = std::vector<std::int64_t>;
 
-TEST_CASE("sequences: from counts, lengths and ids") {
+TEST_CASE("sequences: from counts and lengths") {
   CHECK(Sequences::uniform(3, 4).offsets() == Offsets{0, 4, 8, 12});
   CHECK(Sequences::uniform(0, 4).offsets() == Offsets{0});
   CHECK(Sequences::of_lengths(Offsets{2, 0, 3}).offsets() == Offsets{0, 2, 2, 5});
   CHECK(Sequences::of_lengths(Offsets{2, 0, 3}).longest() == 3);
-  CHECK(Sequences::from_ids(Offsets{}).offsets() == Offsets{0});
-  CHECK(Sequences::from_ids(Offsets{7}).offsets() == Offsets{0, 1});
-  CHECK(Sequences::from_ids(Offsets{1, 1, 2, 1, 1, 1}).offsets() == Offsets{0, 2, 3, 6});
-  const Sequences packed = Sequences::from_ids(Offsets{5, 5, 5, 6});
+  const Sequences packed = Sequences::of_lengths(Offsets{3, 1});
   CHECK(packed.count() == 2);
   CHECK(packed.tokens() == 4);
   CHECK(packed.begin(1) == 3);

@@ -9,7 +9,6 @@
 #include "data/hf/hf_config_refused.h"
 #include "data/hf/language_part.h"
 #include "data/hf/quantization_config.h"
-#include "data/json/atomic_file.h"
 
 namespace nemocube {
 namespace {
@@ -148,11 +147,6 @@ std::string with_dtype(const std::string& text, DType dtype) {
   }
   if (!entries.found) document["torch_dtype"] = name;
   return entries.found && !entries.changed ? text : dump_json(document) + "\n";
-}
-
-void write_hf_config(const std::filesystem::path& path, const HfConfigFile& file,
-                     std::optional<DType> dtype) {
-  write_file_atomically(config_path(path), dtype ? with_dtype(file.text, *dtype) : file.text);
 }
 
 std::vector<std::int64_t> end_of_text_ids(const std::filesystem::path& directory, const ModelConfig& config) {

@@ -40,10 +40,6 @@ HfConfigFile make_hf_config(const ModelConfig& config);
 /// The text of a config.json with its dtype replaced, under the key that the text has (`torch_dtype` if it
 /// has none). Returns the text unchanged when it already has this dtype.
 std::string with_dtype(const std::string& text, DType dtype);
-/// Writes config.json (or the file that `path` names) atomically: file.text byte for byte, or with_dtype()
-/// when `dtype` is given.
-void write_hf_config(const std::filesystem::path& path, const HfConfigFile& file,
-                     std::optional<DType> dtype = std::nullopt);
 
 /// Ids that end a generated text: those of generation_config.json in `directory` when it has any, otherwise
 /// those of the config.

@@ -296,7 +296,7 @@ TEST_CASE("hf weights: a directory is copied with every bit, or rounded tensor b
     head = head.to(DType::f64);
     head.data<double>()[0] = 1 + 0x1p-40;  // f32 cannot hold it
   });
-  write_hf_config(dir / "m", make_hf_config(config));
+  spit(dir / "m/config.json", make_hf_config(config).text);
   copy_hf_model(dir / "m", dir / "copy");
   CHECK(slurp(dir / "copy/model.safetensors") == slurp(dir / "m/model.safetensors"));
   CHECK(slurp(dir / "copy/config.json") == slurp(dir / "m/config.json"));

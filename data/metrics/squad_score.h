@@ -38,8 +38,7 @@ class SquadScorer {
  public:
   explicit SquadScorer(SquadVersion version = SquadVersion::v1_1) : version_(version) {}
   AnswerScore add(std::string_view prediction, std::span<const std::string> answers);
-  void add_unanswered() { ++total_; }  ///< counts a question without prediction, with score 0
-  SquadScore score() const;            ///< all 0 without questions
+  SquadScore score() const;  ///< all 0 without questions
 
  private:
   SquadVersion version_;

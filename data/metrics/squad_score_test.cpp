@@ -78,7 +78,7 @@ TEST_CASE("squad score: totals are percentages of all questions") {
   scorer.add("golden", gold);
   scorer.add("golden golden", gold);
   scorer.add("silver", gold);
-  scorer.add_unanswered();
+  scorer.add("", gold);
   const SquadScore score = scorer.score();
   CHECK(score.total == 4);
   CHECK(score.em == doctest::Approx(25));

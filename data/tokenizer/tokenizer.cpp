@@ -210,7 +210,6 @@ std::optional<std::int64_t> Tokenizer::Impl::named_id(std::string_view name) con
   return found == named.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::optional<std::int64_t> Tokenizer::bos_id() const { return impl_->named_id("bos_token"); }
 std::optional<std::int64_t> Tokenizer::eos_id() const { return impl_->named_id("eos_token"); }
 std::optional<std::int64_t> Tokenizer::pad_id() const { return impl_->named_id("pad_token"); }
 

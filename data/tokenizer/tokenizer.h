@@ -83,7 +83,6 @@ class Tokenizer {
   const std::vector<std::int64_t>& special_suffix() const;
 
   /// Special ids named by the files beside tokenizer.json. Nothing where the files name none.
-  std::optional<std::int64_t> bos_id() const;
   std::optional<std::int64_t> eos_id() const;
   std::optional<std::int64_t> pad_id() const;
 

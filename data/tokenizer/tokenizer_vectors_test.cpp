@@ -149,7 +149,6 @@ TEST_CASE("tokenizer questions: ids, names, special tokens and their files") {
   CHECK_FALSE(tokenizer.is_special(-100));
   CHECK(tokenizer.special_prefix() == Ids{1});
   CHECK(tokenizer.special_suffix().empty());
-  CHECK(tokenizer.bos_id() == 2);  // special_tokens_map.json wins over tokenizer_config.json
   CHECK(tokenizer.eos_id() == 4);  // an object with "content"
   CHECK(tokenizer.pad_id() == 0);  // null in tokenizer_config.json
   CHECK(Tokenizer::load(golden("split") / "tokenizer.json").encode("x", true) == tokenizer.encode("x", true));

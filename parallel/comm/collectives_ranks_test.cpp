@@ -76,7 +76,7 @@ struct Case {
   Device device = Device::cpu;
 };
 
-/// A started call and the check of its result.
+/// A call, started or done, and the check of its result.
 struct Started {
   Work work;
   std::function<std::int64_t()> wrong;
@@ -145,10 +145,12 @@ Started start_all_gather(Communicator& group, const Case& c, bool uneven, bool i
   return {group.start_all_gather(out, in), check};
 }
 
-Started start_broadcast(Communicator& group, const Case& c) {
+/// Ends at once: a broadcast is not started alone.
+Started broadcast(Communicator& group, const Case& c) {
   const int root = static_cast<int>(c.key % static_cast<std::uint64_t>(group.size()));
   const Tensor t = inputs(c.key, world_rank(group), c.count, c.dtype, c.device);
-  return {group.start_broadcast(t, root), [&group, c, t, root] {
+  group.broadcast(t, root);
+  return {Work(), [&group, c, t, root] {
             return wrong(
                 t, [&](auto i) { return input(c.key, group.members()[static_cast<std::size_t>(root)], i); });
           }};
@@ -213,13 +215,14 @@ Started start(Communicator& group, int kind, const Case& c) {
     case 5:
       return start_all_gather(group, c, true, false);
     case 6:
-      return start_broadcast(group, c);
+      return broadcast(group, c);
     case 7:
       return start_all_to_all(group, c);
     case 8:
       return start_exchange(group, c);
     default:
-      return {group.start_host_barrier(), [] { return 0; }};
+      group.host_barrier();
+      return {Work(), [] { return 0; }};
   }
 }
 
@@ -407,7 +410,7 @@ TEST_CASE("collectives: a Work that goes out of scope waits, and holds its tenso
     const Work ends_here = world.start_all_reduce(kept);
     Work replaced =
         world.start_all_reduce(Tensor::zeros({70000}, DType::f32, Device::cpu));  // no other owner
-    replaced = world.start_host_barrier();
+    replaced = world.start_all_reduce(Tensor::zeros({1}, DType::f32, Device::cpu));
   }
   CHECK(kept.unique());
   CHECK(wrong(kept, [&](auto) { return world.size(); }) == 0);

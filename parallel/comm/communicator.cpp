@@ -288,9 +288,6 @@ Work Communicator::start_reduce_scatter_v(const Tensor& out, const Tensor& in,
   return start(reduce_scatter_call(out, in, to_vector(counts), reduction));
 }
 void Communicator::broadcast(const Tensor& inout, int root) { run(broadcast_call(inout, root)); }
-Work Communicator::start_broadcast(const Tensor& inout, int root) {
-  return start(broadcast_call(inout, root));
-}
 void Communicator::all_to_all_v(const Tensor& out, std::span<const std::int64_t> out_rows, const Tensor& in,
                                 std::span<const std::int64_t> in_rows) {
   run(all_to_all_call(out, out_rows, in, in_rows));
@@ -306,7 +303,6 @@ Work Communicator::start_exchange(std::vector<Send> sends, std::vector<Receive> 
   return start(exchange_call(std::move(sends), std::move(receives)));
 }
 void Communicator::host_barrier() { run(next(Operation::barrier)); }
-Work Communicator::start_host_barrier() { return start(next(Operation::barrier)); }
 
 std::unique_ptr<Communicator> self_communicator(std::string name, int world_rank) {
   return std::make_unique<SelfCommunicator>(std::move(name), world_rank);

@@ -158,7 +158,6 @@ class Communicator {
 
   /// inout = the inout of rank `root`.
   void broadcast(const Tensor& inout, int root);
-  [[nodiscard]] Work start_broadcast(const Tensor& inout, int root);
 
   /// Rows are entries of dimension 0. `in` holds in_rows[r] rows for each rank r, in the order of ranks; out
   /// receives out_rows[r] rows from each rank r. in_rows[b] on rank a equals out_rows[a] on rank b, and rows
@@ -192,7 +191,6 @@ class Communicator {
   void host_broadcast(std::span<T> inout, int root);
   /// Returns when every rank has called it.
   void host_barrier();
-  [[nodiscard]] Work start_host_barrier();
 
  protected:
   Communicator(std::string name, int rank, std::vector<int> members);

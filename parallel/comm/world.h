@@ -34,8 +34,7 @@ class World {
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
   int local_rank() const { return local_rank_; }  ///< among the ranks of this node
-  int local_size() const { return local_size_; }
-  int node() const { return node_; }  ///< nodes are numbered by their lowest rank
+  int node() const { return node_; }              ///< nodes are numbered by their lowest rank
   int nodes() const { return nodes_; }
 
   /// Name and version of the message library, "Open MPI v4.1.4"; empty for one rank.

@@ -21,7 +21,9 @@ ModelConfig config_for(std::int64_t ranks) {
 }
 
 void install(Stack& model, Communicator& cp, AttentionCore (*attention_core)(Communicator&)) {
-  model.token_rows = row_cut(cp.size(), cp.rank());
+  model.token_rows = [ranks = cp.size(), rank = cp.rank()](const Sequences& whole) {
+    return SequenceCut(whole, ranks, rank).local();
+  };
   for (AttentionMixer* mixer : model.mixers<AttentionMixer>())
     mixer->set_core(attention_core(cp), model.token_rows);
   for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_core_runner(context_parallel_mamba(cp));

@@ -99,8 +99,4 @@ Tensor SequenceCut::own(const Tensor& tokens) const {
   return Tensor::from(result, {std::ssize(result)});
 }
 
-RowCut row_cut(std::int64_t ranks, std::int64_t rank) {
-  return [=](const Sequences& whole) { return SequenceCut(whole, ranks, rank).local(); };
-}
-
 }  // namespace nemocube

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "core/shard.h"
-#include "model/transform.h"
 #include "ops/permute/permute.h"
+#include "ops/sequences.h"
 
 /// How the ranks of a context-parallel group share the sequences of a microbatch.
 ///
@@ -45,8 +45,5 @@ class SequenceCut {
   Sequences whole_;
   std::int64_t ranks_, rank_;
 };
-
-/// What the model needs to know (model/transform.h): the local sequences of one rank.
-RowCut row_cut(std::int64_t ranks, std::int64_t rank);
 
 }  // namespace nemocube

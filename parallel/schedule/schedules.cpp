@@ -161,12 +161,6 @@ bool has_one_chunk(ScheduleKind kind) {
   return kind == ScheduleKind::gpipe || kind == ScheduleKind::one_f_one_b;
 }
 
-StagePlacement parse_stage_placement(std::string_view name) {
-  if (name == "loop") return StagePlacement::loop;
-  require(name == "v", "no placement of pipeline stages ", quote(name), "; there are: loop, v");
-  return StagePlacement::v;
-}
-
 StagePlacement placement_of(ScheduleKind kind) {
   return kind == ScheduleKind::zbv ? StagePlacement::v : StagePlacement::loop;
 }

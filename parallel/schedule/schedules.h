@@ -36,8 +36,7 @@ enum class StagePlacement : std::uint8_t {
   loop,  ///< rank q holds stages q, q + p, q + 2 p, ...
   v,     ///< rank q holds stages q and 2 p - 1 - q, so rank 0 holds the first and the last one
 };
-StagePlacement parse_stage_placement(std::string_view name);  ///< loop or v; Error otherwise
-StagePlacement placement_of(ScheduleKind kind);               ///< v for zbv, loop for the others
+StagePlacement placement_of(ScheduleKind kind);  ///< v for zbv, loop for the others
 
 /// The stages of rank `rank`, 0 <= rank < pp. Error unless pp and stages are at least 1, stages is a multiple
 /// of pp, and for v is 2 pp.

@@ -163,10 +163,4 @@ bool TensorParallelPlan::cuts_any(std::string_view module_of_block) const {
   });
 }
 
-std::string to_yaml(const std::vector<TensorParallelRule>& rules) {
-  std::string text;
-  for (const TensorParallelRule& rule : rules) text += cat('"', rule.pattern, "\": ", rule.style, '\n');
-  return text;
-}
-
 }  // namespace nemocube

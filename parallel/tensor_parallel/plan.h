@@ -66,7 +66,4 @@ class TensorParallelPlan {
   std::vector<std::string> notes_;
 };
 
-/// One line for each rule: "backbone.layers.*.mixer.q_proj": colwise
-std::string to_yaml(const std::vector<TensorParallelRule>& rules);
-
 }  // namespace nemocube

@@ -17,9 +17,16 @@ std::string error_of(const Rules& rules, const char* blocks = "M*-E") {
   return message_of([&] { TensorParallelPlan(tiny_config(blocks), false, rules); });
 }
 
+/// One line for each rule: "backbone.layers.*.mixer.q_proj": colwise
+std::string to_yaml(const Rules& rules) {
+  std::string text;
+  for (const TensorParallelRule& rule : rules) text += cat('"', rule.pattern, "\": ", rule.style, '\n');
+  return text;
+}
+
 }  // namespace
 
-TEST_CASE("tensor plan: the usual plan, as YAML and for every tensor") {
+TEST_CASE("tensor plan: the usual plan, its rules and for every tensor") {
   const TensorParallelPlan plan(tiny_config_with_all_tensors());
   CHECK(to_yaml(plan.rules()) == R"("backbone.embeddings": vocab_parallel
 "backbone.layers.*.norm": sequence_parallel

@@ -16,7 +16,8 @@ TEST_CASE("device: each rank of a node has a CUDA device of its own, or shares o
   const int visible = cuda::device_count();
   const Device wanted = Device::cuda_number(world.local_rank() % visible);
   CHECK(device_of_rank(Device::cuda, world, {.shared = true}) == wanted);
-  if (world.local_size() <= visible) {
+  Communicator* const node = world.node_group();
+  if (!node || node->size() <= visible) {
     CHECK(device_of_rank(Device::cuda, world, {}) == wanted);
   } else {
     const std::string message = message_of([&] { device_of_rank(Device::cuda, world, {}); });
