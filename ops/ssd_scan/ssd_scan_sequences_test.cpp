@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "ops/ssd_scan/ssd_scan_cases.h"
 #include "ops/ssd_scan/ssd_scan_kernels.h"
+#include "ops/ssd_scan/test_cases.h"
 #include "tests/support/devices.h"
 
 using namespace nemocube;

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "core/cuda/runtime.h"
-#include "ops/ssd_scan/ssd_scan_cases.h"
 #include "ops/ssd_scan/ssd_scan_kernels.h"
+#include "ops/ssd_scan/test_cases.h"
 #include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
