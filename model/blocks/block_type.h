@@ -143,9 +143,6 @@ class BlockType {
   virtual std::string_view entry() const = 0;
   /// What the number of tensor-parallel ranks has to divide.
   virtual std::vector<Division> divisions(const BlockConfig& config) const = 0;
-  /// Whether backward holds the rows that enter the mixer as they are. Linear layers do not: what enters them is
-  /// the result of a norm, which is computed again.
-  virtual bool keeps_input() const { return false; }
   virtual BlockCores cores(const BlockConfig&) const { return {}; }
 
   /// The work of a rank, where the usual plan of tensor parallelism cuts the block. Work beside the mixer is

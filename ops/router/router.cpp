@@ -126,7 +126,7 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
     aux = auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
 
   if (routing.weights.needs_grad())
-    ctx.tape->record("router", [x, gate, scores, experts = routing.choice.experts, options, aux, acc,
+    ctx.tape->record("router", [kept = Kept(x), nx = x.node(), gate, scores, experts = routing.choice.experts, options, aux, acc,
                                 out = routing.weights.node(), tape = ctx.tape] {
       if (!out->filled() && !aux.factors.defined() && !aux.logits.defined()) return;
       static Zone backward_zone("router/backward");
@@ -134,11 +134,12 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
       const Tensor dweights = out->filled() ? out->take() : Tensor();
       const Tensor dlogits = Tensor::empty(scores.shape(), acc, scores.device());
       router_backward(dlogits, dweights, scores, experts, options, aux);
+      const Tensor rows = kept.get();
       Tensor terms;
-      if (x.needs_grad()) terms = give_input_gradient(*x.node(), x.value(), dlogits, gate.value());
+      if (nx) terms = give_input_gradient(*nx, rows, dlogits, gate.value());
       if (gate.needs_grad())
-        tape->weight_work([gate, x, dlogits, terms] {
-          give_gate_gradient(*gate.node(), gate.value(), dlogits, terms, x.value());
+        tape->weight_work([gate, rows, dlogits, terms] {
+          give_gate_gradient(*gate.node(), gate.value(), dlogits, terms, rows);
         });
     });
   return routing;

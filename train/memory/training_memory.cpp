@@ -234,7 +234,7 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
       kept += row + factors;  // the residual sum, and the factors of its norm
       if (const bool first = config.of_tensor(name).residual != Residual::shared_norm;
           !gathered || !config.shares_norm(name))
-        block.kept += gathered ? gathered : plan.grid.tp > 1 || kind->keeps_input() ? row : 0;
+        block.kept += gathered ? gathered : plan.grid.tp > 1 ? row : 0;
       else if (first)
         kept += gathered;  // once for all blocks on the norm
       // The norm, which is computed again, and the gradients of both.

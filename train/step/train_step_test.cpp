@@ -385,12 +385,13 @@ TEST_CASE("train_step: a block's launches on cuda, forward and backward, are as 
     return (launches_of(block + block, 2) - launches_of(block + block, 1)) -
            (launches_of(block, 2) - launches_of(block, 1));
   };
-  CHECK(launches_of_block("M") <= 19);
+  // One of them computes the norm again.
+  CHECK(launches_of_block("M") <= 20);
   // Two of them because the router's weight is f32: its terms of bf16, and the sum of the products with them. Of more than
   // 32,768 choices one more counts them.
-  CHECK(launches_of_block("E") <= 34);
-  CHECK(launches_of_block("*") <= 21);
-  CHECK(launches_of_block("-") <= 11);
+  CHECK(launches_of_block("E") <= 35);
+  CHECK(launches_of_block("*") <= 22);
+  CHECK(launches_of_block("-") <= 12);
 }
 
 TEST_CASE("train_step: batches of one capacity need the same memory, to the byte" *

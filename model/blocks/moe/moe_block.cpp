@@ -108,7 +108,6 @@ class MoeBlock final : public BlockType {
   }
 
   std::string_view entry() const override { return "shared_experts.up_proj"; }
-  bool keeps_input() const override { return true; }  // the router does
   std::vector<Division> divisions(const C& c) const override {
     return {{"moe_shared_expert_intermediate_size", c.moe.shared_expert_intermediate_size, entry()}};
   }
