@@ -4,15 +4,25 @@
 #include <charconv>
 #include <set>
 
+#include "core/log.h"
 #include "data/hf/frozen_weights.h"
 #include "data/hf/language_part.h"
 #include "data/hf/name_list.h"
 #include "data/hf/quantization_config.h"
 #include "data/hf/with_scales.h"
+#include "parallel/comm/together.h"
 
 namespace nemocube {
 namespace {
 bool is_mtp(std::string_view name) { return name.starts_with("mtp."); }
+
+/// The frequencies of a rotary embedding, which older files hold and config.json says.
+bool is_rope_buffer(std::string_view name) {
+  constexpr std::string_view buffer = "rotary_emb.inv_freq";
+  if (!name.ends_with(buffer)) return false;
+  name.remove_suffix(buffer.size());
+  return name.empty() || name.ends_with('.');
+}
 
 /// The number that a part of a name is; nothing for other texts.
 std::optional<std::int64_t> parse_expert(std::string_view digits) {
@@ -53,6 +63,9 @@ std::string expert_tensor_name(std::string_view stacked_name, std::int64_t exper
 HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(directory) {
   SafetensorsTensors tensors = open_safetensors_model(directory);
   const DirectoryModel model = directory_model(directory);
+  const ModelNames names(*model.names);
+  head_ = names.text(head_name() / "weight");
+  embeddings_ = names.text(embeddings_name() / "weight");
   const auto is_of_language = language_tensors(model, tensors);
   tensors = with_scales(std::move(tensors), is_of_language);
   check_declared_quantization(directory, tensors);
@@ -61,6 +74,7 @@ HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(direct
       other_parts_.push_back(stored);
       continue;
     }
+    if (is_rope_buffer(name)) continue;
     const CanonicalPlace place = canonical_place(name, *model.names);
     Entry& entry = entries_[place.name];
     const auto same = entry.parts.find(place.expert);
@@ -185,10 +199,39 @@ void HfWeights::check(std::span<const NamedTensor> wanted) const {
       if (!entry.parts.contains(e)) missing.add(expert_tensor_name(w.name, e));
   }
   for (const auto& [name, entry] : entries_)
-    if (!names.contains(name) && !is_mtp(name))
+    if (!names.contains(name) && !is_mtp(name) && name != head_)  // head_: check_tied_head()
       for (const auto& part : entry.parts) unexpected.add(part.second.entry->name);
   const std::string trouble = missing.text() + unexpected.text() + wrong.text();
   require(trouble.empty(), directory_.string(), ": the tensors are not those of the model:", trouble);
+}
+
+namespace {
+bool same_values(const StoredIn& a, const StoredIn& b) {
+  constexpr std::int64_t most = 1 << 20;
+  std::int64_t elements = 1;
+  for (const std::int64_t size : a.shape()) elements *= size;
+  for (std::int64_t at = 0; at < elements; at += most) {
+    const Shape part{std::min(most, elements - at)};
+    const Tensor of_a = Tensor::empty(part, DType::f64, Device::cpu),  // of files
+        of_b = Tensor::empty(part, DType::f64, Device::cpu);
+    a.read(at, of_a);
+    b.read(at, of_b);
+    if (!std::equal(of_a.data<double>(), of_a.data<double>() + of_a.numel(), of_b.data<double>()))
+      return false;
+  }
+  return true;
+}
+}  // namespace
+
+void HfWeights::check_tied_head(std::span<const NamedTensor> loaded) const {
+  if (!has(head_) || std::ranges::find(loaded, head_, &NamedTensor::name) != loaded.end()) return;
+  const std::vector<StoredIn> head = stored(head_), embeddings = stored(embeddings_);
+  require(head.size() == 1 && head[0].shape() == embeddings.at(0).shape() && has_values(head[0]) &&
+              same_values(head[0], embeddings[0]),
+          directory_.string(), ": '", head[0].entry->name, "' differs from '", embeddings[0].entry->name,
+          "', but config.json says that both are one (tie_word_embeddings)");
+  log_warning(directory_.string(), ": '", head[0].entry->name, "' is the embeddings a second time (",
+              "tie_word_embeddings): it is not read, and not written again");
 }
 
 WeightFiles HfWeights::files(std::span<const NamedTensor> loaded) const {
@@ -215,6 +258,7 @@ WeightFiles load_hf_weights(const HfWeights& weights, std::span<const NamedTenso
   weights.check(into);
   std::optional<StorageTime> longer;  // ranks wait for what others read
   if (world) longer.emplace(*world, weights.bytes());
+  on_rank_0(world ? &world->communicator() : nullptr, [&] { weights.check_tied_head(into); });
   weights.read(into, world ? world->node_group() : nullptr, on_bytes);
   return weights.files(into);
 }

@@ -22,7 +22,7 @@
 /// "embedding.weight" for "embeddings.weight", and hold one tensor for each expert
 /// ("...mixer.experts.3.up_proj.weight") or the stack ("...mixer.experts.up_proj"). One model may mix both
 /// forms. In front there may be the prefixes of data/hf/language_part.h, of which those of wrappers are not
-/// written again.
+/// written again. "...rotary_emb.inv_freq" of older files is not read, and not written again.
 namespace nemocube {
 
 struct NamedTensor {
@@ -74,10 +74,13 @@ class HfWeights {
   /// Throws Error when the files contradict each other or hold one tensor under two names.
   HfWeights(const std::filesystem::path& directory);  // NOLINT(google-explicit-constructor)
 
-  /// Throws one Error that lists the tensors that are missing, unexpected ("mtp." tensors never are), or of a
-  /// wrong shape or no floating dtype: for each kind the number and the first ten. `wanted` gives the shapes
-  /// and may hold meta tensors.
+  /// Throws one Error that lists the tensors that are missing, unexpected ("mtp." tensors and the head never
+  /// are), or of a wrong shape or no floating dtype: for each kind the number and the first ten. `wanted` gives
+  /// the shapes and may hold meta tensors.
   void check(std::span<const NamedTensor> wanted) const;
+  /// Where the files hold a head that is not `loaded`, because the model's head is its embeddings: throws Error
+  /// unless both have the same values, which transformers would not tie either, and warns that it is not read.
+  void check_tied_head(std::span<const NamedTensor> loaded) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
   std::int64_t bytes() const;  ///< of all tensors
   /// The first quantized tensor, for messages: "FILE: 'NAME'"; nothing where there is none.
@@ -104,6 +107,7 @@ class HfWeights {
   };
   const Entry& at(std::string_view name) const;
   std::filesystem::path directory_;
+  std::string head_, embeddings_;  // canonical names
   std::map<std::string, Entry, std::less<>> entries_;
   std::vector<StoredIn> other_parts_;
 };

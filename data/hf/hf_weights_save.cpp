@@ -248,6 +248,7 @@ void copy_hf_model(const std::filesystem::path& from, const std::filesystem::pat
   for (const TensorSpec& spec : mtp_tensor_specs(ModelSetup(config)))  // others are carried
     if (change.changes && change.changes(spec.name) && weights.has(spec.name)) add(spec);
   weights.check(tensors);
+  weights.check_tied_head(tensors);
   WeightFiles files = weights.files(tensors);
   if (change.companions) change.companions(files.other_files);
   write_directory(

@@ -80,6 +80,23 @@ TEST_CASE("hf weights: a model with a tied head has no tensor of the head") {
   check_same(back, model);
 }
 
+TEST_CASE("hf weights: frequencies of rotary embeddings in older files are not read and not written") {
+  const TestDir dir;
+  const std::vector<NamedTensor> model = random_model(small());
+  write_model(dir / "m", model, small(), [](std::vector<NamedTensor>& named) {
+    for (const char* name : {"model.layers.2.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"})
+      named.push_back({name, Tensor::from<float>({2}, {1})});
+  });
+  const std::vector<NamedTensor> back = empty_model(small());
+  const WeightFiles files = load_hf_weights(dir / "m", back);
+  check_same(back, model);
+  CHECK(files.carried.empty());
+  write_model(dir / "strange", model, small(), [](std::vector<NamedTensor>& named) {
+    named.push_back({"model.other_rotary_emb.inv_freq", Tensor::from<float>({2}, {1})});
+  });
+  CHECK_THROWS_WITH_AS(load_hf_weights(dir / "strange", back), doctest::Contains("1 unexpected"), Error);
+}
+
 TEST_CASE("hf weights: names") {
   const auto canonical = [](const char* name) {
     const CanonicalPlace place = canonical_place(name, usual_names);

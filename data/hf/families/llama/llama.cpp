@@ -1,6 +1,7 @@
 #include "data/hf/families/llama/llama.h"
 
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/log.h"
@@ -14,6 +15,7 @@ namespace nemocube {
 namespace {
 
 constexpr int attention_slot = 0, mlp_slot = 1;
+constexpr auto from_others = std::numeric_limits<std::int64_t>::min();  // a size that follows from others
 
 constexpr std::array rows{
     NameRow{NamePart::front, "embeddings", "model.embed_tokens"},
@@ -55,7 +57,7 @@ ModelConfig defaults() {
   config.hidden_size = 4096;
   config.mlp.intermediate_size = 11008;
   config.attention.num_attention_heads = 32;
-  config.attention.num_key_value_heads = config.attention.head_dim = 0;  // those that follow from others
+  config.attention.num_key_value_heads = config.attention.head_dim = from_others;
   config.layer_norm_epsilon = 1e-6;
   config.max_position_embeddings = 2048;
   config.pad_token_id = std::nullopt;
@@ -90,13 +92,16 @@ void read(ModelConfig& config, const JsonView& object) {
   visit_keys(config, keys);
   std::int64_t layers = 32;
   keys.key({"num_hidden_layers"}, layers);
+  require(config.layer_norm_epsilon > 0, object.file(), ": 'rms_norm_eps': want a number above 0, got ",
+          config.layer_norm_epsilon);
   constexpr std::int64_t most_layers = 1 << 20;
   require(layers >= 1 && layers <= most_layers, object.file(), ": 'num_hidden_layers': want 1 to ",
           most_layers, ", got ", layers);
   AttentionConfig& attention = config.attention;
   attention.output_bias = attention.qkv_bias;
-  if (attention.num_key_value_heads == 0) attention.num_key_value_heads = attention.num_attention_heads;
-  if (attention.head_dim == 0) {
+  if (attention.num_key_value_heads == from_others)
+    attention.num_key_value_heads = attention.num_attention_heads;
+  if (attention.head_dim == from_others) {
     require(attention.num_attention_heads > 0 && config.hidden_size % attention.num_attention_heads == 0,
             object.file(), ": 'head_dim' is missing, and hidden_size ", config.hidden_size,
             " is no multiple of num_attention_heads ", attention.num_attention_heads);

@@ -11,6 +11,9 @@ namespace nemocube {
 /// four projections of attention, `mlp_bias` of all three of the MLP. The rotary embedding: data/hf/rope_keys.h.
 /// `attention_dropout`, `sliding_window` and `pretraining_tp` have no effect, which a warning says of the first
 /// two where they ask for something. hidden_act other than silu is refused.
+///
+/// Hugging Face's class gives the embedding of pad_token_id no gradient from lookups (padding_idx). Here it has one.
+/// That changes training only where the id also stands for something else, such as the end of a turn.
 extern const Family llama_family;
 
 /// AutoModel's llama3_flops (components/utils/flops_utils.py).

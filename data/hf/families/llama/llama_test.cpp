@@ -6,6 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "core/log.h"
 #include "data/hf/hf_config.h"
 #include "data/hf/hf_weights.h"
 #include "data/json/test_dir.h"
@@ -92,6 +93,9 @@ TEST_CASE("llama: config.json that cannot be meant") {
   CHECK(fault({{"num_hidden_layers", 0}}).find("'num_hidden_layers': want 1 to") != std::string::npos);
   CHECK(fault({{"head_dim", 5}}).find("head_dim: want an even number") != std::string::npos);
   CHECK(fault({{"num_key_value_heads", 3}}).find("num_key_value_heads") != std::string::npos);
+  CHECK(fault({{"rms_norm_eps", 0}}) == "config.json: 'rms_norm_eps': want a number above 0, got 0");
+  for (const char* size : {"num_key_value_heads", "head_dim"})
+    CHECK(fault({{size, 0}}) == cat("config.json: ", size, ": want at least 1, got 0"));
 }
 
 TEST_CASE("llama: what is written is read as the same") {
@@ -121,6 +125,41 @@ TEST_CASE("llama: other spellings of names in files") {
   CHECK(canonical_place("norm.weight", names).name == "model.norm.weight");
   CHECK(canonical_place("embed_tokens.weight", names).name == "model.embed_tokens.weight");
   CHECK(canonical_place("language_model.lm_head.weight", names).name == "lm_head.weight");
+}
+
+TEST_CASE("llama: the head in files of a tied model is not read where it is the embeddings, else refused") {
+  const TestDir dir;
+  const ModelConfig untied = parse(), tied = parse({{"tie_word_embeddings", true}});
+  const auto tensors_of = [](const ModelConfig& config) {
+    std::vector<NamedTensor> tensors;
+    for (const TensorSpec& spec : tensor_specs(config))
+      tensors.push_back({.name = spec.name, .value = Tensor::empty(spec.shape, DType::f32, Device::cpu)});
+    return tensors;
+  };
+  const auto write = [&](const fs::path& at, float last_of_head) {
+    const std::vector<NamedTensor> model = tensors_of(untied);
+    for (const NamedTensor& t : model) t.value.fill(0.5);
+    const Tensor& head = std::ranges::find(model, "lm_head.weight", &NamedTensor::name)->value;
+    head.data<float>()[head.numel() - 1] = last_of_head;
+    save_hf_weights(at, model, default_weight_files(untied));
+    spit(at / "config.json", make_hf_config(tied).text);
+  };
+  const std::vector<NamedTensor> model = tensors_of(tied);
+  write(dir / "same", 0.5F);
+  std::vector<std::string> warnings;
+  set_log_listener([&](LogLevel, const std::string& text) { warnings.push_back(text); });
+  save_hf_weights(dir / "saved", model, load_hf_weights(dir / "same", model));
+  set_log_listener({});
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("'lm_head.weight' is the embeddings a second time") != std::string::npos);
+  copy_hf_model(dir / "same", dir / "copied");
+  for (const char* written : {"saved", "copied"}) CHECK_FALSE(HfWeights(dir / written).has("lm_head.weight"));
+
+  write(dir / "other", 0.25F);
+  const std::string want = "'lm_head.weight' differs from 'model.embed_tokens.weight'";
+  CHECK(message_of([&] { load_hf_weights(dir / "other", model); }).find(want) != std::string::npos);
+  CHECK(message_of([&] { copy_hf_model(dir / "other", dir / "copied_other"); }).find(want) !=
+        std::string::npos);
 }
 
 TEST_CASE("llama: published configs have the parameters that their pages show") {
