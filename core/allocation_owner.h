@@ -4,14 +4,16 @@
 #include <string_view>
 #include <unordered_map>
 
-/// What memory is for. An allocator remembers it with each block, so that an error can say who holds the memory.
+/// What memory is for. An allocator remembers it with each block, so that an error can say who holds the
+/// memory.
 namespace nemocube {
 
-/// Says for what this thread allocates tensors while an object lives: "mamba block 3", "gradients". The innermost one
-/// counts. Without any, the zone of the profile at hand does, which is an operation.
+/// Says for what this thread allocates tensors while an object lives: "mamba block 3", "gradients". The
+/// innermost one counts. Without any, the zone of the profile at hand does, which is an operation.
 class AllocationOwner {
  public:
-  /// `name` lives as long as the process: a literal, or of kept_name(). Null: as if the object were not there.
+  /// `name` lives as long as the process: a literal, or of kept_name(). Null: as if the object were not
+  /// there.
   explicit AllocationOwner(const char* name);
   ~AllocationOwner();
   AllocationOwner(const AllocationOwner&) = delete;
@@ -33,8 +35,8 @@ class OwnedBytes {
  public:
   /// Needs no memory for an owner that has been added before.
   void add(const char* owner, std::int64_t bytes) { bytes_[owner] += bytes; }
-  /// The largest owners, the largest first: " (gradients 1.20 GB, mamba block 3 30.0 MB, others 2.00 MB)". Empty when
-  /// nothing is held.
+  /// The largest owners, the largest first: " (gradients 1.20 GB, mamba block 3 30.0 MB, others 2.00 MB)".
+  /// Empty when nothing is held.
   std::string largest() const;
 
  private:

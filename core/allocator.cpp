@@ -74,8 +74,8 @@ bool headroom_is_left() {
   return start != nullptr;
 }
 
-// Mapped blocks arrive full of zeros, and what is freed leaves no gaps in the heap. Large ones lie on huge page
-// boundaries. They are cut from a mapping that is larger by the headroom.
+// Mapped blocks arrive full of zeros, and what is freed leaves no gaps in the heap. Large ones lie on huge
+// page boundaries. They are cut from a mapping that is larger by the headroom.
 MemoryBlock system_allocate(std::int64_t size) {
   if (size < mapped_from) {
     if (!headroom_is_left()) return {};
@@ -105,9 +105,9 @@ struct FreeBlock {
   FreeBlock* next = nullptr;
 };
 
-// By default malloc reserves a heap of 64 MiB of address space for every thread. Where there is no room for it,
-// every small object of the thread takes a page of its own, and 16 MiB of headroom are used up in no time. So all
-// threads share one heap where address space is limited.
+// By default malloc reserves a heap of 64 MiB of address space for every thread. Where there is no room for
+// it, every small object of the thread takes a page of its own, and 16 MiB of headroom are used up in no
+// time. So all threads share one heap where address space is limited.
 void share_heap_where_space_is_limited() {
   rlimit space{};
   if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) ::mallopt(M_ARENA_MAX, 1);
@@ -122,8 +122,8 @@ struct Pool {
 
   Pool() {
     share_heap_where_space_is_limited();
-    // By default malloc raises this limit whenever a large object is freed, and large objects that live for a moment
-    // (oneDNN's, while it generates code) then leave gaps in the heap.
+    // By default malloc raises this limit whenever a large object is freed, and large objects that live for a
+    // moment (oneDNN's, while it generates code) then leave gaps in the heap.
     ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(mapped_heap_from));
   }
 

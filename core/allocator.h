@@ -9,7 +9,8 @@
 
 namespace nemocube {
 
-/// Memory ran out. The text says what was wanted, what tensors hold, and their largest owners (AllocationOwner).
+/// Memory ran out. The text says what was wanted, what tensors hold, and their largest owners
+/// (AllocationOwner).
 class OutOfMemory : public Error {
  public:
   using Error::Error;
@@ -36,8 +37,8 @@ struct MemoryBlock {
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  /// A block of at least `bytes` bytes, aligned to 64; {} for none. Contents are uninitialised unless `zeros`.
-  /// Throws OutOfMemory naming sizes and limit when the device has no memory left.
+  /// A block of at least `bytes` bytes, aligned to 64; {} for none. Contents are uninitialised unless
+  /// `zeros`. Throws OutOfMemory naming sizes and limit when the device has no memory left.
   virtual MemoryBlock allocate(std::int64_t bytes) = 0;
   virtual void free(const MemoryBlock& block) noexcept = 0;
   virtual MemoryStats stats() const = 0;
@@ -45,23 +46,25 @@ class Allocator {
   virtual void release_cache() = 0;  ///< returns cached free blocks to the system
 };
 
-/// The allocator of a device, for the whole life of the process. Throws Error where the process can use no CUDA
-/// device, std::logic_error for Device::meta.
+/// The allocator of a device, for the whole life of the process. Throws Error where the process can use no
+/// CUDA device, std::logic_error for Device::meta.
 ///
 /// Blocks of the CPU are kept by size class, so that a training step that has run once allocates nothing from
-/// the system (no page faults, no zeroing). A free block serves requests down to two thirds of its size. Cached
-/// blocks beyond most_cpu_reserved() go back to the system before more is asked of it.
+/// the system (no page faults, no zeroing). A free block serves requests down to two thirds of its size.
+/// Cached blocks beyond most_cpu_reserved() go back to the system before more is asked of it.
 /// Every allocation leaves cpu_headroom bytes of address space free, or throws OutOfMemory.
 Allocator& allocator(Device device);
 
-/// Memory that a tensor of `bytes` bytes takes on the CPU: a block of the next size class, or whole huge pages.
+/// Memory that a tensor of `bytes` bytes takes on the CPU: a block of the next size class, or whole huge
+/// pages.
 std::int64_t cpu_block_bytes(std::int64_t bytes);
 /// The most that the CPU's allocator keeps, cached blocks included, where tensors never hold more than `most`
 /// bytes. It keeps more only while tensors hold more.
 std::int64_t most_cpu_reserved(std::int64_t most);
 
 /// For calls into libraries that crash without memory. When it is made, cpu_headroom bytes of address space
-/// are left (OutOfMemory otherwise), and no thread allocates or frees a tensor while it lives, the holder included.
+/// are left (OutOfMemory otherwise), and no thread allocates or frees a tensor while it lives, the holder
+/// included.
 class CpuHeadroom {
  public:
   explicit CpuHeadroom(const char* purpose);
@@ -70,8 +73,8 @@ class CpuHeadroom {
   std::unique_lock<std::mutex> lock_;
 };
 
-/// Of the CPU: "tensors hold 1.50 GB (gradients 1.20 GB, mamba block 3 300 MB), 12.0 MB cached for reuse; the limit is
-/// 2.00 GB (address space, ulimit -v)"
+/// Of the CPU: "tensors hold 1.50 GB (gradients 1.20 GB, mamba block 3 300 MB), 12.0 MB cached for reuse; the
+/// limit is 2.00 GB (address space, ulimit -v)"
 std::string memory_in_use();
 
 }  // namespace nemocube

@@ -60,13 +60,13 @@ class GradNode {
   Tensor take();
   /// Forgets the sum; a leaf keeps its buffer for the next use.
   void clear();
-  /// Leaf only. `place`, of the shape and accumulation dtype, becomes its buffer, also on another device; the sum
-  /// so far is forgotten.
+  /// Leaf only. `place`, of the shape and accumulation dtype, becomes its buffer, also on another device; the
+  /// sum so far is forgotten.
   void set_place(Tensor place);
 
   /// Intermediate only. Computes the value again, with the same bits, from what the closure of its operation
-  /// keeps anyway. The operation sets this where its result is large and quickly made, and clears this when its
-  /// closure runs. Empty: who needs the value in backward keeps the value (Kept).
+  /// keeps anyway. The operation sets this where its result is large and quickly made, and clears this when
+  /// its closure runs. Empty: who needs the value in backward keeps the value (Kept).
   std::function<Tensor()> again;
 
  private:
@@ -172,10 +172,10 @@ struct Context {
 /// The result of an operation: `value` with a fresh intermediate node when `wants`, else a constant.
 Var make_result(Tensor value, bool wants);
 
-/// Activation checkpoint. Runs `block` without recording; only its input is kept (Kept). In backward, one closure
-/// runs `block` again on a tape of its own and continues from the gradient of the result. `block` must
-/// compute the same values again (no random state). Gradients of parameters that `block` uses accumulate as
-/// always, and their deferred weight work joins that of ctx.tape.
+/// Activation checkpoint. Runs `block` without recording; only its input is kept (Kept). In backward, one
+/// closure runs `block` again on a tape of its own and continues from the gradient of the result. `block`
+/// must compute the same values again (no random state). Gradients of parameters that `block` uses accumulate
+/// as always, and their deferred weight work joins that of ctx.tape.
 using Block = std::function<Var(Context&, const Var&)>;
 Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input);
 

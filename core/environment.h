@@ -4,11 +4,13 @@
 #include <string>
 #include <string_view>
 
-/// Variables of the environment. One table names all that the program reads, and those of its libraries that change
-/// results; the functions below are the only way to read one, so no variable can be read that is not in the table.
+/// Variables of the environment. One table names all that the program reads, and those of its libraries that
+/// change results; the functions below are the only way to read one, so no variable can be read that is not
+/// in the table.
 namespace nemocube {
 
-/// Whether the ranks of a run may have different values of a variable; train/ranks/rank_settings.h compares them.
+/// Whether the ranks of a run may have different values of a variable; train/ranks/rank_settings.h compares
+/// them.
 enum class AcrossRanks {
   free,           ///< no number depends on it, or ranks agree on what follows from it
   same_machines,  ///< it changes how sums are rounded; machines of several kinds may want different values
@@ -34,9 +36,9 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"NEMOTRONH_EP_PHYSICAL_PARTITION", AcrossRanks::free},
     {"NEMOTRONH_EP_REQUIRE_DEEPEP", AcrossRanks::free},
     {"NEMOTRONH_EP_SYNC_INACTIVE_EXPERTS", AcrossRanks::free},
-    // Threads. Matrix products are cut by their number, and then round otherwise (with oneDNN 2.6 in f32, left operand
-    // transposed, 512 x 512 x 512: 1 and 2 threads give other bits), so weight gradients depend on it. Without these
-    // variables the number follows from the machine and the bindings of its ranks.
+    // Threads. Matrix products are cut by their number, and then round otherwise (with oneDNN 2.6 in f32,
+    // left operand transposed, 512 x 512 x 512: 1 and 2 threads give other bits), so weight gradients depend
+    // on it. Without these variables the number follows from the machine and the bindings of its ranks.
     {"OMP_DYNAMIC", AcrossRanks::same_machines},
     {"OMP_MAX_ACTIVE_LEVELS", AcrossRanks::same_machines},  // 0: one thread everywhere
     {"OMP_NUM_THREADS", AcrossRanks::same_machines},
@@ -77,7 +79,8 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"WORLD_SIZE", AcrossRanks::free},
     // Which ranks count as neighbours, for tests.
     {"NEMOCUBE_NODE", AcrossRanks::free},
-    // Where the local cache of the Hugging Face Hub is (data/hf/hub_cache.h). Ranks compare the files that they read.
+    // Where the local cache of the Hugging Face Hub is (data/hf/hub_cache.h). Ranks compare the files that
+    // they read.
     {"HF_HUB_CACHE", AcrossRanks::free},
     {"HUGGINGFACE_HUB_CACHE", AcrossRanks::free},
     {"HF_HOME", AcrossRanks::free},
@@ -106,8 +109,8 @@ class KnownVariable {
 
 /// The value of a variable, or null when it is not set.
 const char* environment_variable(KnownVariable variable);
-/// The same for a variable that a recipe names, or the value of another variable: what the recipe makes of the value is in the
-/// resolved recipe, which the ranks of a run compare.
+/// The same for a variable that a recipe names, or the value of another variable: what the recipe makes of
+/// the value is in the resolved recipe, which the ranks of a run compare.
 const char* variable_named_in_recipe(const std::string& name);
 /// The same for a row of the table.
 const char* environment_variable(const EnvironmentVariable& variable);

@@ -34,9 +34,9 @@ thread_local int opened_here = 0;
 
 void write_text(const char* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
 
-/// One file in memory under two ranges of addresses: that of the tensors, which nobody can touch, and that of the
-/// kernels. Protecting one range between kernels instead would cost time for every page at every kernel. Used from its
-/// start on; freed blocks are kept by size.
+/// One file in memory under two ranges of addresses: that of the tensors, which nobody can touch, and that of
+/// the kernels. Protecting one range between kernels instead would cost time for every page at every kernel.
+/// Used from its start on; freed blocks are kept by size.
 class Arena {
  public:
   Arena() {
@@ -113,8 +113,8 @@ class Arena {
   }
   static void on_fault(int signal, siginfo_t* info, void* context);
 
-  // Others set handlers too, such as the test framework for each test case: the last one before a kernel ends is
-  // called for faults elsewhere.
+  // Others set handlers too, such as the test framework for each test case: the last one before a kernel ends
+  // is called for faults elsewhere.
   static void watch_faults() {
     const std::lock_guard lock(handler_mutex);
     struct sigaction now {};

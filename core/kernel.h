@@ -9,15 +9,16 @@
 #include "core/cuda/module.h"
 #include "core/guard_device.h"
 
-/// Kernels: functions with an implementation for each kind of device. This is the one place where a device becomes a
-/// choice of code. The private header of an operation declares its kernels:
+/// Kernels: functions with an implementation for each kind of device. This is the one place where a device
+/// becomes a choice of code. The private header of an operation declares its kernels:
 ///     namespace cpu {
 ///     void relu2_forward(const Tensor& y, const Tensor& x);
 ///     }
 ///     inline const Kernel<cpu::relu2_forward> relu2_forward("relu2/forward");
-/// x_cpu.cpp defines cpu::relu2_forward, x.cu provides its own function with the same signature (cuda::Provide), and
-/// relu2_forward(y, x) calls the one for the device of the operands. The name of a kernel is that of the operation and
-/// what the kernel does; a kernel of one variant has the variant in the middle: "ssd_scan/chunked/forward".
+/// x_cpu.cpp defines cpu::relu2_forward, x.cu provides its own function with the same signature
+/// (cuda::Provide), and relu2_forward(y, x) calls the one for the device of the operands. The name of a
+/// kernel is that of the operation and what the kernel does; a kernel of one variant has the variant in the
+/// middle: "ssd_scan/chunked/forward".
 namespace nemocube {
 
 /// A struct of operands calls fn(tensor) for each of its tensors, undefined ones included:
@@ -73,8 +74,8 @@ class OperandDevice {
 template <auto cpu_function>
 class Kernel;
 
-/// A call throws std::logic_error that names the kernel unless all tensors among the operands lie on one device, and
-/// Error where this process cannot use CUDA.
+/// A call throws std::logic_error that names the kernel unless all tensors among the operands lie on one
+/// device, and Error where this process cannot use CUDA.
 template <class Result, class... Parameters, Result (*cpu_function)(Parameters...)>
 class Kernel<cpu_function> {
  public:
@@ -111,8 +112,8 @@ bool has_variant(Device device, std::string_view op, std::string_view variant);
 
 /// The operations that have kernels, in alphabetical order.
 std::vector<std::string_view> operations();
-/// Whether an operation can run on CUDA devices: the CUDA backend provides all of its kernels; of those that belong to
-/// variants, all of at least one variant. Needs no device.
+/// Whether an operation can run on CUDA devices: the CUDA backend provides all of its kernels; of those that
+/// belong to variants, all of at least one variant. Needs no device.
 bool runs_on_cuda(std::string_view op);
 
 }  // namespace nemocube

@@ -14,16 +14,16 @@ namespace nemocube {
 enum class LogLevel { debug, info, warning, error };
 void set_log_level(LogLevel level);               ///< messages below are dropped; default info
 LogLevel parse_log_level(std::string_view name);  ///< debug, info, warning, error; Error otherwise
-/// Where `ranks` is above 1, "[rank R] " stands in front of every message, and only rank 0 writes info and the
-/// status line. Default: rank 0 of 1.
+/// Where `ranks` is above 1, "[rank R] " stands in front of every message, and only rank 0 writes info and
+/// the status line. Default: rank 0 of 1.
 void set_log_rank(int rank, int ranks);
 /// Writes the line with one write call, so that lines of different ranks do not interleave. Terminal commands
 /// in the text are shown, not obeyed: see printable_message().
 void write_log(LogLevel level, const std::string& text);
 bool log_enabled(LogLevel level);
-/// Gets each warning and error that this process writes from now on, without level and rank, after it was written; an
-/// empty function ends that. One listener at a time. It may be called by several threads and must not throw. Messages
-/// that it writes itself do not reach it.
+/// Gets each warning and error that this process writes from now on, without level and rank, after it was
+/// written; an empty function ends that. One listener at a time. It may be called by several threads and must
+/// not throw. Messages that it writes itself do not reach it.
 void set_log_listener(std::function<void(LogLevel level, const std::string& text)> listener);
 
 template <class... Parts>
@@ -45,7 +45,8 @@ void log_debug(Parts&&... parts) {
 
 /// The status line of a terminal: one line below all messages that is rewritten in place. A message appears
 /// above the status line. Fields of the text are separated by two spaces. When the text is wider than the
-/// terminal, fields at its end are left out. The text is shown as an excerpt(). An empty text removes the line.
+/// terminal, fields at its end are left out. The text is shown as an excerpt(). An empty text removes the
+/// line.
 void set_status_line(std::string_view text);
 std::string status_line();  ///< the text last set; empty when there is no status line
 /// Ends the status line: its text stays on the screen, and whatever follows starts on a new line.

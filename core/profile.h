@@ -9,15 +9,17 @@
 #include "core/trace.h"
 
 /// Time spent in named zones, summed over all threads that enter them, for `nemocube bench step`. Two clock
-/// reads for each entry. Where a ZoneWatcher measures them, times are those of the device that works through what the
-/// zone queues. While a trace is recorded (core/trace.h), each entry is an operation there, by the clock of the host.
+/// reads for each entry. Where a ZoneWatcher measures them, times are those of the device that works through
+/// what the zone queues. While a trace is recorded (core/trace.h), each entry is an operation there, by the
+/// clock of the host.
 ///     static Zone zone("ssd_scan/forward");
 ///     const ZoneTimer timer(zone);
 namespace nemocube {
 
 class Zone {
  public:
-  /// `is_operation`: traces show the zone. Not where they show the same work by other names, as the passes of a microbatch.
+  /// `is_operation`: traces show the zone. Not where they show the same work by other names, as the passes of
+  /// a microbatch.
   explicit Zone(const char* name, bool is_operation = true);
   const char* name() const { return name_; }
   bool is_operation() const { return is_operation_; }
@@ -35,7 +37,8 @@ class Zone {
   std::atomic<std::int64_t> nanoseconds_ = 0, calls_ = 0;
 };
 
-/// What a backend with a queue does at both ends of a zone. The watcher is called by every thread that enters zones.
+/// What a backend with a queue does at both ends of a zone. The watcher is called by every thread that enters
+/// zones.
 class ZoneWatcher {
  public:
   virtual ~ZoneWatcher() = default;

@@ -42,8 +42,8 @@ class RandomStream {
   std::array<std::uint32_t, 2> stream_;
 };
 
-/// Draws that two numbers address: draw (row, column) depends on the stream, its row and its column alone. A Philox block
-/// holds the draws of four neighbouring columns.
+/// Draws that two numbers address: draw (row, column) depends on the stream, its row and its column alone. A
+/// Philox block holds the draws of four neighbouring columns.
 class RandomTable {
  public:
   explicit RandomTable(const RandomStream& stream);

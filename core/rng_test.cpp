@@ -67,7 +67,8 @@ TEST_CASE("random stream: moments") {
 TEST_CASE("random table: rows, columns, seeds and names give draws of their own") {
   const RandomTable table(RandomStream(1, "a"));
   std::set<std::uint32_t> draws;
-  // Numbers that differ in the lower or the upper half of their bits, and rows and columns that change places.
+  // Numbers that differ in the lower or the upper half of their bits, and rows and columns that change
+  // places.
   const std::vector<std::uint64_t> numbers{0, 1, 2, 3, 4, 5, 8, std::uint64_t{1} << 32, ~std::uint64_t{0}};
   for (const std::uint64_t row : numbers)
     for (const std::uint64_t column : numbers) draws.insert(table.bits(row, column));

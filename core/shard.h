@@ -12,10 +12,10 @@ namespace nemocube {
 
 /// The part of a global tensor that one process holds.
 ///
-/// Each dimension keeps a list of ascending, disjoint ranges; usually one. Several ranges are needed where one
-/// dimension stacks things that are cut separately, as the rows z, x, B, C and dt of Mamba's in_proj. Local
-/// elements are those of the ranges, in row-major order. A flat range keeps only some of the local elements,
-/// regardless of dimensions (sharded data parallelism).
+/// Each dimension keeps a list of ascending, disjoint ranges; usually one. Several ranges are needed where
+/// one dimension stacks things that are cut separately, as the rows z, x, B, C and dt of Mamba's in_proj.
+/// Local elements are those of the ranges, in row-major order. A flat range keeps only some of the local
+/// elements, regardless of dimensions (sharded data parallelism).
 class Shard {
  public:
   Shard() = default;

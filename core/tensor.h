@@ -53,8 +53,8 @@ class Storage {
   std::byte* data() const { return static_cast<std::byte*>(block_.data); }
   std::int64_t bytes() const { return bytes_; }
   bool owned() const { return owned_; }  ///< false: borrowed, perhaps read-only
-  /// Gives the memory back, or takes new, uninitialised memory of the same size. In between, every tensor that
-  /// shares the storage has no data. Only for owned memory.
+  /// Gives the memory back, or takes new, uninitialised memory of the same size. In between, every tensor
+  /// that shares the storage has no data. Only for owned memory.
   void release();
   void restore();
   bool released() const { return released_; }
@@ -97,8 +97,8 @@ class Tensor {
   std::int64_t row_stride() const { return row_stride_; }
   bool contiguous() const { return row_stride_ == cols() || rows() <= 1; }
 
-  /// Start of the data, for host code; std::logic_error that names the zone of the profile if T is not the dtype or
-  /// the data is not there for host code: the tensor is undefined, meta, or on another device.
+  /// Start of the data, for host code; std::logic_error that names the zone of the profile if T is not the
+  /// dtype or the data is not there for host code: the tensor is undefined, meta, or on another device.
   template <class T>
   T* data() const {
     expect(dtype_of<T>() == dtype_, "tensor data wanted as ", dtype_of<T>(), ", is ", dtype_);
@@ -116,8 +116,8 @@ class Tensor {
       check_host_access();
     return static_cast<std::byte*>(address());
   }
-  /// Start of the data on the device of the tensor, for device code and for comparisons of places. Host code uses
-  /// data() or host_bytes().
+  /// Start of the data on the device of the tensor, for device code and for comparisons of places. Host code
+  /// uses data() or host_bytes().
   void* address() const;
   template <class T>
   T item() const;                         ///< the value of a one-element tensor, from any device

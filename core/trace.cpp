@@ -119,7 +119,8 @@ void stop() {
 
 void record(const Event& event) {
   Buffer& own = own_buffer();
-  // In this order, and in the other one in stop(): a thread that stop() does not see writing sees that nothing is recorded.
+  // In this order, and in the other one in stop(): a thread that stop() does not see writing sees that
+  // nothing is recorded.
   own.writing = true;
   if (detail::recording) try {
       append(own, event);

@@ -11,8 +11,9 @@
 
 /// A recorder of what the threads of this process do and when, for `nemocube train --profile`.
 ///
-/// Each thread appends to a buffer of its own. While nothing is recorded, a place that would record costs one relaxed load.
-/// Memory is bounded: events beyond the limit are counted and dropped. Times are nanoseconds of std::chrono::steady_clock.
+/// Each thread appends to a buffer of its own. While nothing is recorded, a place that would record costs one
+/// relaxed load. Memory is bounded: events beyond the limit are counted and dropped. Times are nanoseconds of
+/// std::chrono::steady_clock.
 namespace nemocube::trace {
 
 enum class Category : std::uint8_t {
@@ -66,8 +67,8 @@ inline bool recording() { return detail::recording.load(std::memory_order_relaxe
 
 /// About 60 MB of events.
 constexpr std::int64_t default_most_events = std::int64_t{1} << 19;
-/// Forgets all events and begins to record, at most `most_events` (rounded up to whole pieces of memory of each thread).
-/// std::logic_error while something is recorded.
+/// Forgets all events and begins to record, at most `most_events` (rounded up to whole pieces of memory of
+/// each thread). std::logic_error while something is recorded.
 void start(std::int64_t most_events = default_most_events);
 /// When stop() returns, no thread appends any more.
 void stop();

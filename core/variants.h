@@ -9,11 +9,12 @@
 #include "core/autograd.h"
 
 /// Variants of operations, chosen by name in a recipe's `kernels:` section. An operation with more than one
-/// implementation lists an enumerator and a name for each, the default first, and asks which one to run. A device has a
-/// variant when it has all of the variant's kernels (core/kernel.h):
+/// implementation lists an enumerator and a name for each, the default first, and asks which one to run. A
+/// device has a variant when it has all of the variant's kernels (core/kernel.h):
 ///     enum class ScanVariant { chunked, recurrent };
 ///     const Variants<ScanVariant> scan_variants("ssd_scan",
-///                                      {{ScanVariant::chunked, "chunked"}, {ScanVariant::recurrent, "recurrent"}});
+///                                      {{ScanVariant::chunked, "chunked"}, {ScanVariant::recurrent,
+///                                      "recurrent"}});
 ///     .. scan_variants.chosen(ctx, x.device()) ..
 namespace nemocube {
 
@@ -23,7 +24,8 @@ struct KernelChoice {
 
 /// All operations with variants and their names, default first.
 const std::map<std::string, std::vector<std::string>, std::less<>>& kernel_variants();
-/// Throws Error when an operation or variant in `choice` does not exist on `device`. The text lists those that do.
+/// Throws Error when an operation or variant in `choice` does not exist on `device`. The text lists those
+/// that do.
 void check_kernel_choice(const KernelChoice& choice, Device device = Device::cpu);
 
 namespace kernels_detail {
@@ -46,8 +48,8 @@ class Variants {
     }
     kernels_detail::register_variants(op_, std::move(names));
   }
-  /// The variant that ctx.kernels names for this operation, else the first that `device` has. Throws Error when no
-  /// variant has that name or the device lacks it; the text lists those that there are.
+  /// The variant that ctx.kernels names for this operation, else the first that `device` has. Throws Error
+  /// when no variant has that name or the device lacks it; the text lists those that there are.
   Variant chosen(const Context& ctx, Device device) const {
     return variants_[kernels_detail::chosen_index(ctx, op_, device)];
   }

@@ -98,8 +98,8 @@ std::vector<BlockVariant> ModelSetup::variants() const {
       if (config.blocks.at(static_cast<std::size_t>(number)) == kind)
         own.push_back({kind, &sizes, number, 1});
     const std::int64_t with_common = config.count(kind) - std::ssize(own);
-    // Blocks of multi-token prediction have the common sizes. A kind that occurs only in those that are stored and not trained
-    // is listed with a count of 0.
+    // Blocks of multi-token prediction have the common sizes. A kind that occurs only in those that are
+    // stored and not trained is listed with a count of 0.
     const bool predicts = choices.mtp.depths > 0 && std::ranges::count(config.mtp_blocks, kind) > 0;
     if (with_common > 0 || predicts || own.empty())
       all.push_back({kind, &config.common(), std::nullopt, with_common});

@@ -98,8 +98,8 @@ TEST_CASE("model: a microbatch on cuda has the CPU's loss and gradients, and the
       const auto got = step_on(Device::cuda, whole, batch, checkpointing),
                  want = step_on(Device::cpu, whole, batch, checkpointing),
                  again = step_on(Device::cuda, whole, batch, checkpointing);
-      // The loss is well conditioned; gradients of small models lose three digits by cancelling (tests/goldens allow as much
-      // on the CPU).
+      // The loss is well conditioned; gradients of small models lose three digits by cancelling
+      // (tests/goldens allow as much on the CPU).
       const double most = dtype == DType::f32 ? 200 * 0x1p-24 : 40 * 0x1p-9;
       for (std::size_t i = 0; i < want.size(); ++i) {
         CAPTURE(i);

@@ -125,7 +125,8 @@ TEST_CASE("flops: each depth of multi-token prediction has its blocks, its proje
     CHECK(f.blocks == main.blocks + 2 * depth);
     CHECK(f.head == 3 * main.head);
     CHECK(training_flops_per_token(c, 9).total() == 3 * f.total());
-    // A frozen weight has no product for its gradient in any depth. Frozen depths pass gradients on all the same.
+    // A frozen weight has no product for its gradient in any depth. Frozen depths pass gradients on all the
+    // same.
     const auto freeze = [&](auto&& chosen) {
       ModelSetup part = c;
       for (const TensorSpec& spec : tensor_specs(part))

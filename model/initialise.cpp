@@ -8,8 +8,8 @@
 namespace nemocube {
 namespace {
 
-// Fills the runs of a parameter's own elements: fill(run, first) gets the tensor of one run [n] and the global
-// index of its first element.
+// Fills the runs of a parameter's own elements: fill(run, first) gets the tensor of one run [n] and the
+// global index of its first element.
 template <class Fill>
 void fill_runs(const Parameter& p, Fill&& fill) {
   if (p.own.numel() == 0) return;
@@ -55,8 +55,8 @@ void fill_gauss(const Parameter& p, const RandomStream& stream, double sigma) {
   fill_runs(p, [&](const Tensor& run, std::uint64_t first) { fill_normal(run, stream, 0, sigma, first); });
 }
 
-/// The inputs of a factor A, or with its outputs; of a stack [E, r, in] as NeMo AutoModel's classes of grouped experts count
-/// them, which is r times more, and E r for r outputs.
+/// The inputs of a factor A, or with its outputs; of a stack [E, r, in] as NeMo AutoModel's classes of
+/// grouped experts count them, which is r times more, and E r for r outputs.
 double lora_fan(const Shape& a, bool outputs) {
   const int last = a.ndim() - 1;
   const auto in = static_cast<double>(a[last]), rank = static_cast<double>(a[last - 1]);

@@ -118,7 +118,8 @@ TEST_CASE("own configs: operations are those of each block") {
     blocks += forward_flops_per_token(one, 9).blocks;
   }
   CHECK(forward_flops_per_token(c, 9).blocks == doctest::Approx(blocks));
-  // Frozen: without the gradients of the weights, 2 operations for each number of a matrix that a token meets.
+  // Frozen: without the gradients of the weights, 2 operations for each number of a matrix that a token
+  // meets.
   ModelSetup frozen = c;
   frozen.choices.frozen = {mixer_name(7, "experts.up_proj")};
   CHECK(training_flops_per_token(c, 9).total() - training_flops_per_token(frozen, 9).total() ==

@@ -127,7 +127,8 @@ TEST_CASE("model: a Mamba block whose norm group spans ranks gives output and gr
   Stack block(config, DType::f64, Device::cpu, {{{0, 1, false, false}}, {}});
   copy_weights(block, whole);
   const Outcome want = run(block);
-  // Each rank adds its part of the block to the residual, and of the gradient to dy: both are in the sums twice.
+  // Each rank adds its part of the block to the residual, and of the gradient to dy: both are in the sums
+  // twice.
   const Tensor y = Tensor::zeros(rows.shape(), DType::f64, Device::cpu), dx = y.clone();
   const auto add_to = [](const Tensor& sum, const Tensor& x, const Tensor& less) {
     for (std::int64_t e = 0; e < sum.numel(); ++e)

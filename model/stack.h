@@ -98,7 +98,8 @@ class Stack {
   /// Multi-token prediction, where the part has the head: the hidden states h^k [T, hidden] of each depth of
   /// ModelChoices::mtp, from `hidden`, which forward() has returned. Their losses are those of loss(), with
   /// labels rolled() by k. Depth k computes, with e = embeddings of its ids,
-  ///     f = eh_proj [enorm(e), hnorm(h^(k-1))],  blocks f <- f + mixer(rmsnorm(f)),  h^k = final_layernorm(f)
+  ///     f = eh_proj [enorm(e), hnorm(h^(k-1))],  blocks f <- f + mixer(rmsnorm(f)),  h^k =
+  ///                                                                                  final_layernorm(f)
   /// Source: docs/mtp.md.
   std::vector<Var> predict_ahead(Context& ctx, const Var& hidden, const MtpInput& input);
   /// Of the blocks of each depth, one depth after another. The depths of a repeated layer have records of

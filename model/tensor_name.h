@@ -147,7 +147,8 @@ class ModelNames {
   std::optional<std::int64_t> find_layer(std::string_view text) const;
   /// Layers of the files that a model of so many blocks is.
   std::int64_t layers(std::int64_t blocks) const;
-  /// The first block of a layer, or of the next one where it has none; behind all layers the number of blocks.
+  /// The first block of a layer, or of the next one where it has none; behind all layers the number of
+  /// blocks.
   std::int64_t first_block(std::int64_t layer) const;
   bool operator==(const ModelNames&) const = default;
 

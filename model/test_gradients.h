@@ -18,8 +18,8 @@ struct ParameterSample {
       1e-3;  ///< the largest gradient of each parameter is above this, so that it is one that counts
 };
 
-/// Central differences of `loss`, of a model of f64, against the gradients that the parameters hold: of those for which
-/// checks() is true. Returns how many parameters these are.
+/// Central differences of `loss`, of a model of f64, against the gradients that the parameters hold: of those
+/// for which checks() is true. Returns how many parameters these are.
 inline std::size_t check_parameter_gradients(Stack& model, const std::function<double()>& loss,
                                              const ParameterSample& sample,
                                              const std::function<bool(const Parameter&)>& checks) {

@@ -61,8 +61,10 @@ struct TransformPoint {
 ///   <linear layer> / "input", <linear layer> / "output", such as mixer_name(3, "o_proj.output")
 ///   <attention> / "qkv.input"                             shared by q_proj, k_proj and v_proj
 ///   <gated MLP> / "gate_up.input"                         shared by gate_proj and up_proj
-///   <moe> / "routed.input", <moe> / "routed.output"       around router, latent projections and routed experts
-///   <moe> / "experts.output"                              the rows of experts that are here, before they go back to their tokens
+///   <moe> / "routed.input", <moe> / "routed.output"       around router, latent projections and routed
+///                                                         experts
+///   <moe> / "experts.output"                              the rows of experts that are here, before they go
+///                                                         back to their tokens
 ///   embeddings_name() / "output", head_name() / "input"
 using TransformPoints = std::map<TensorName, TransformPoint>;
 

@@ -19,9 +19,10 @@ void contribute(const std::shared_ptr<GradNode>& node, Write&& write) {
   node->add(g);
 }
 
-/// The place for one contribution to the gradient of `node`, written by a kernel that can also add. The caller then passes
-/// the place to contribute_written(). On CUDA the place may be the gradient itself. A kernel rounds its values before it adds
-/// them to a gradient of bf16, so that the bits are those of a new tensor that is added afterwards, as on the CPU.
+/// The place for one contribution to the gradient of `node`, written by a kernel that can also add. The
+/// caller then passes the place to contribute_written(). On CUDA the place may be the gradient itself. A
+/// kernel rounds its values before it adds them to a gradient of bf16, so that the bits are those of a new
+/// tensor that is added afterwards, as on the CPU.
 inline Output contribution_place(GradNode& node) {
   if (node.leaf()) return node.into();
   if (node.filled() && node.device().is_cuda() && node.grad().unique()) return {node.grad(), Into::add};
@@ -39,10 +40,11 @@ inline Tensor contribution(GradNode& node, DType dtype) {
   return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype, node.device());
 }
 
-/// Like contribution(), for a kernel that may overwrite an incoming gradient, `dy`, or another operand, `extra`
-/// (which may be undefined), with its result. The first of these that exists is taken: the place that `node` has
-/// for the result (a window, or the gradient of a leaf); `extra`, if no other tensor shares its storage; `dy`,
-/// under the same condition; new memory. `node` is null when the result is the gradient of more than one value.
+/// Like contribution(), for a kernel that may overwrite an incoming gradient, `dy`, or another operand,
+/// `extra` (which may be undefined), with its result. The first of these that exists is taken: the place that
+/// `node` has for the result (a window, or the gradient of a leaf); `extra`, if no other tensor shares its
+/// storage; `dy`, under the same condition; new memory. `node` is null when the result is the gradient of
+/// more than one value.
 inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& extra = {}) {
   if (node && node->has_place())
     if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;
@@ -53,8 +55,8 @@ inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& 
 /// Column sums (see sum_segments) that are contributions to gradients.
 class ContributedSums {
  public:
-  /// The column sums of `partial` are a contribution to the gradient of `node`, whose value is of `dtype`. Nothing where
-  /// `node` is null: no gradient is wanted.
+  /// The column sums of `partial` are a contribution to the gradient of `node`, whose value is of `dtype`.
+  /// Nothing where `node` is null: no gradient is wanted.
   void add(const std::shared_ptr<GradNode>& node, const Tensor& partial, DType dtype) {
     if (!node) return;
     sums_.push_back(

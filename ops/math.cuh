@@ -3,7 +3,8 @@
 /// Elementary functions of ops/math.h for CUDA kernels, in f32.
 namespace nemocube::cuda {
 
-/// e^x by the approximate power of two: within 2 + |x| units in the last place; 0 instead of numbers below the normal ones.
+/// e^x by the approximate power of two: within 2 + |x| units in the last place; 0 instead of numbers below
+/// the normal ones.
 __device__ inline float quick_exp(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504F));

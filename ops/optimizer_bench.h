@@ -21,7 +21,8 @@ constexpr double grad_scale = 0.5;
 /// The master weight after the step, for one element, in f64.
 using OptimizerDefinition = std::function<double(double master, double grad, std::span<const double> states)>;
 
-/// One step over 50 million elements, fewer where the options ask for that, with `states` state tensors, which are all zero at first.
+/// One step over 50 million elements, fewer where the options ask for that, with `states` state tensors,
+/// which are all zero at first.
 inline std::vector<BenchCase> optimizer_cases(const BenchOptions& o, int states,
                                               const std::function<void(const OptimizerTensors&)>& step,
                                               const OptimizerDefinition& definition) {

@@ -8,8 +8,9 @@
 #include "core/cuda/graph.h"
 #include "core/tensor.h"
 
-/// Kernels that treat many tensors by one launch, such as the step of an optimizer: a table on the device has a row for
-/// each tensor, with a member `first_block`: its first block of the launch. Every row has at least one block.
+/// Kernels that treat many tensors by one launch, such as the step of an optimizer: a table on the device has
+/// a row for each tensor, with a member `first_block`: its first block of the launch. Every row has at least
+/// one block.
 namespace nemocube::cuda {
 
 /// In a kernel: the last of `count` rows, at least one, that begins at this block or before.

@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-/// Maximum and sum, element by element, over the ranks that together hold something that is cut: a vocabulary,
-/// a group of channels. Every rank makes the same calls in the same order and gets the same bits.
+/// Maximum and sum, element by element, over the ranks that together hold something that is cut: a
+/// vocabulary, a group of channels. Every rank makes the same calls in the same order and gets the same bits.
 ///
 /// rows       contiguous, f32 or f64, of the same shape on every rank; the result replaces the operand
 class RankReduction {

@@ -7,8 +7,8 @@
 namespace nemocube::cuda {
 namespace {
 
-// A block sums 32 columns. Warp w adds segments w, w + 16, .. of them; the first warp adds the sums of the warps in
-// their order. The order of all additions follows from the number of segments alone.
+// A block sums 32 columns. Warp w adds segments w, w + 16, .. of them; the first warp adds the sums of the
+// warps in their order. The order of all additions follows from the number of segments alone.
 constexpr int columns = 32, sets = 16;
 
 template <class T>

@@ -6,7 +6,8 @@
 namespace nemocube {
 
 namespace cpu {
-/// On CUDA for f32 partial sums: every sum is made of the sums of 16 interleaved sets of segments, added in order.
+/// On CUDA for f32 partial sums: every sum is made of the sums of 16 interleaved sets of segments, added in
+/// order.
 void sum_segments(const SegmentSums& sums);
 /// partial [segments, cols] = the sum of the rows of each segment of x [rows, cols].
 void segment_sums(const Tensor& partial, const Tensor& x);

@@ -56,8 +56,8 @@ Sequences Sequences::with_capacity(std::int64_t rows, std::int64_t count) const 
   to.push_back(rows);
   for (std::int64_t t = tokens(); !at.empty() && t < rows; ++t) at.push_back(t - tokens());
   std::vector<std::int64_t> numbers = this->numbers();
-  // A numbered batch without rows has no numbers yet, and is known by its padded length. Its empty sequences get numbers,
-  // because become() wants as many numbers on both sides.
+  // A numbered batch without rows has no numbers yet, and is known by its padded length. Its empty sequences
+  // get numbers, because become() wants as many numbers on both sides.
   if (!numbers.empty() || padded_length() > 0) numbers.resize(static_cast<std::size_t>(count) + 1);
   return Sequences(std::move(to), std::move(at), Last::spare_rows)
       .numbered(std::move(numbers), padded_length());

@@ -30,46 +30,49 @@ struct SequenceTable {
   void refill(const SequenceTable& made) const { offsets.copy_from(made.offsets); }
 };
 
-/// The rows of a microbatch: how its token rows are cut into sequences, and everything that follows from that. Sequence
-/// i holds rows [offset i, offset i + 1). A rectangular batch of B rows of S tokens is B sequences of S; a packed batch
-/// has any lengths. Operations along the sequence (convolution, scan, attention) start afresh at every offset. Other
-/// libraries call the offsets cu_seqlens.
+/// The rows of a microbatch: how its token rows are cut into sequences, and everything that follows from
+/// that. Sequence i holds rows [offset i, offset i + 1). A rectangular batch of B rows of S tokens is B
+/// sequences of S; a packed batch has any lengths. Operations along the sequence (convolution, scan,
+/// attention) start afresh at every offset. Other libraries call the offsets cu_seqlens.
 ///
-/// The offsets never change, but by become(). Copies share them, and with them the tables that follow from them: tensors
-/// on a device, chunks of a scan, the rows that each rank has. Each table is made once, when it is first asked for; every
-/// layer, forward and backward, uses it again.
+/// The offsets never change, but by become(). Copies share them, and with them the tables that follow from
+/// them: tensors on a device, chunks of a scan, the rows that each rank has. Each table is made once, when it
+/// is first asked for; every layer, forward and backward, uses it again.
 ///
-/// Batches of different lengths can have tensors and tables of the same sizes, so that a recorded step can be repeated
-/// with another batch (with_capacity, become). A sequence may be empty, and the last one may hold spare rows: rows without
-/// tokens, which operations treat as any others, but for the router, which counts them nowhere.
+/// Batches of different lengths can have tensors and tables of the same sizes, so that a recorded step can be
+/// repeated with another batch (with_capacity, become). A sequence may be empty, and the last one may hold
+/// spare rows: rows without tokens, which operations treat as any others, but for the router, which counts
+/// them nowhere.
 class Sequences {
  public:
   /// What the last sequence holds.
   enum class Last { tokens, spare_rows };
   Sequences();  ///< none
-  /// `positions`: of each row in its sequence, where a rank has only some of the rows or a call continues sequences;
-  /// without them the rows of a sequence have the positions 0, 1, 2, ...
+  /// `positions`: of each row in its sequence, where a rank has only some of the rows or a call continues
+  /// sequences; without them the rows of a sequence have the positions 0, 1, 2, ...
   explicit Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t> positions = {},
                      Last last = Last::tokens);
   static Sequences uniform(std::int64_t count, std::int64_t length);
   /// `starts`: positions of the first rows, where sequences continue; none: 0.
   static Sequences of_lengths(std::span<const std::int64_t> lengths,
                               std::span<const std::int64_t> starts = {});
-  /// These sequences, then empty ones up to `count`, then one of the spare rows up to `rows`. Error where there are more
-  /// sequences or rows already, or spare rows.
+  /// These sequences, then empty ones up to `count`, then one of the spare rows up to `rows`. Error where
+  /// there are more sequences or rows already, or spare rows.
   Sequences with_capacity(std::int64_t rows, std::int64_t count) const;
-  /// These sequences with a number each: of its first row among all rows of a training run, so that no two of them have a
-  /// row in common. What is drawn for a row (dropout, noise) is drawn by the row's number, and only where there are numbers.
-  /// `padded_length`: length of each row of the data in the padded rectangle that the sequences come from; 0: not known.
-  /// Numbered sequences of a batch without rows want one above 0, by which with_capacity() knows that they are numbered.
+  /// These sequences with a number each: of its first row among all rows of a training run, so that no two of
+  /// them have a row in common. What is drawn for a row (dropout, noise) is drawn by the row's number, and
+  /// only where there are numbers. `padded_length`: length of each row of the data in the padded rectangle
+  /// that the sequences come from; 0: not known. Numbered sequences of a batch without rows want one above 0,
+  /// by which with_capacity() knows that they are numbered.
   Sequences numbered(std::vector<std::int64_t> numbers, std::int64_t padded_length = 0) const;
   /// The same offsets, positions, numbers and padded length, which share nothing with these.
   Sequences clone() const;
   /// Whether the other sequences are these or a copy that shares them.
   bool same(const Sequences& other) const { return data_ == other.data_; }
-  /// These sequences, and all copies that share them, become those of `other`, which has the same capacity. The tables on
-  /// devices so far stay where they are and get other values: what is queued with them can be queued again. None of them
-  /// may be in use by the host. std::logic_error for another capacity, and where a table cannot be filled again.
+  /// These sequences, and all copies that share them, become those of `other`, which has the same capacity.
+  /// The tables on devices so far stay where they are and get other values: what is queued with them can be
+  /// queued again. None of them may be in use by the host. std::logic_error for another capacity, and where a
+  /// table cannot be filled again.
   void become(const Sequences& other);
 
   const std::vector<std::int64_t>& offsets() const { return data_->offsets; }
@@ -97,12 +100,13 @@ class Sequences {
   /// [2] i64: 0 and the number of rows that are not spare; undefined where none are.
   Tensor token_rows_on(Device device) const;
 
-  /// What follows from the offsets and from `key`, of type T on `device`: make() at the first call, the same object
-  /// afterwards. It lives as long as these sequences and must not hold them.
+  /// What follows from the offsets and from `key`, of type T on `device`: make() at the first call, the same
+  /// object afterwards. It lives as long as these sequences and must not hold them.
   ///
-  /// become() can fill what make(const Sequences&) makes, from the sequences that it is given and from nothing that changes,
-  /// if T is a Tensor or has a member refill(const T& made): the same memory on the device, the values of `made`. What is
-  /// made otherwise cannot be filled, unless `device` is the host's, where become() drops it.
+  /// become() can fill what make(const Sequences&) makes, from the sequences that it is given and from
+  /// nothing that changes, if T is a Tensor or has a member refill(const T& made): the same memory on the
+  /// device, the values of `made`. What is made otherwise cannot be filled, unless `device` is the host's,
+  /// where become() drops it.
   template <class T, class Make>
   const T& derived(Device device, const std::vector<std::int64_t>& key, Make make) const {
     Maker maker;

@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-/// What an update reads from the device and notes there, f64. No update waits for the host to know whether the step
-/// counts.
+/// What an update reads from the device and notes there, f64. No update waits for the host to know whether
+/// the step counts.
 struct UpdateGate {
   Tensor grad_scale;  ///< [1]: multiplies the gradient first: the clip coefficient
   Tensor go;          ///< [1], 0: the update writes nothing, `finite` neither
@@ -15,7 +15,8 @@ struct UpdateGate {
   }
 };
 
-/// Throws Error unless the tensors are f64 of these shapes, and `finite` has an element for parameter `number`.
+/// Throws Error unless the tensors are f64 of these shapes, and `finite` has an element for parameter
+/// `number`.
 void check_gate(const UpdateGate& gate, std::int64_t number = 0);
 
 namespace cpu {

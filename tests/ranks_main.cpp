@@ -23,8 +23,8 @@
 #include "train/ranks/plan_model.h"
 #include "train/step/train_step.h"
 
-// test_comm: tests that run on several ranks, under mpirun; without it, on one. `test_comm --fault NAME` instead
-// lets one rank fail, for parallel/comm/failure_test.cpp.
+// test_comm: tests that run on several ranks, under mpirun; without it, on one. `test_comm --fault NAME`
+// instead lets one rank fail, for parallel/comm/failure_test.cpp.
 
 namespace {
 
@@ -48,8 +48,8 @@ void run_tests(World& ranks, int argc, char** argv) {
   require(context.run() == 0, "a test failed");
 }
 
-// The last of four ranks, in the second stage of a pipeline with experts on two ranks, does not know the kernel that it
-// is to run for attention. It finds out in the middle of the second step.
+// The last of four ranks, in the second stage of a pipeline with experts on two ranks, does not know the
+// kernel that it is to run for attention. It finds out in the middle of the second step.
 void throw_in_step(World& ranks) {
   const ModelConfig config = nemocube::testing::tiny_config();
   DistributedSection section;
@@ -74,8 +74,8 @@ void throw_in_step(World& ranks) {
   }
 }
 
-// All ranks but the last call an operation with `few` elements for each rank, the last with `many`. What lies behind
-// the memory of the results must stay as it is.
+// All ranks but the last call an operation with `few` elements for each rank, the last with `many`. What lies
+// behind the memory of the results must stay as it is.
 void call_with_other_sizes(World& ranks, const std::string& operation, std::int64_t few, std::int64_t many) {
   Communicator& all = ranks.communicator();
   const std::int64_t size = ranks.size(), count = ranks.rank() == size - 1 ? many : few;

@@ -3,7 +3,8 @@
 
 #include <source_location>
 
-/// cuBLASLt, which forms the products of matrices. Its library has half a gigabyte and is loaded with the first product.
+/// cuBLASLt, which forms the products of matrices. Its library has half a gigabyte and is loaded with the
+/// first product.
 namespace nemocube::cuda {
 
 struct CublasLt {

@@ -9,13 +9,13 @@
 /// The device of this process, inside the module.
 namespace nemocube::cuda {
 
-/// Throws Error that names the call, CUDA's name and words for the error and the place, unless `error` is success.
-/// The error may be that of a kernel launched earlier, whose name is given too.
+/// Throws Error that names the call, CUDA's name and words for the error and the place, unless `error` is
+/// success. The error may be that of a kernel launched earlier, whose name is given too.
 void check(cudaError_t error, const char* call, std::source_location where = std::source_location::current());
 #define NEMOCUBE_CUDA(call) ::nemocube::cuda::check((call), #call)
 
-/// The stream that the calling thread queues its work on (OnStream). Chooses the device for the thread, which CUDA asks
-/// of every thread.
+/// The stream that the calling thread queues its work on (OnStream). Chooses the device for the thread, which
+/// CUDA asks of every thread.
 cudaStream_t stream();
 cudaStream_t stream_of(Stream stream);
 /// The index of the device in use.
@@ -30,7 +30,8 @@ std::int64_t count_launches();
 /// For launches that were captured, not made.
 void set_launches(std::int64_t count);
 
-/// After a launch: throws Error where CUDA refuses it and, with synchronise_launches(), where the kernel fails.
+/// After a launch: throws Error where CUDA refuses it and, with synchronise_launches(), where the kernel
+/// fails.
 void check_launch(const char* name);
 
 /// What the choice of tile sizes may depend on besides shapes.
@@ -41,7 +42,8 @@ struct DeviceLimits {
 };
 const DeviceLimits& device_limits();
 
-/// Lets a kernel have more than 48 KiB of dynamic shared memory. std::logic_error for more than the device has.
+/// Lets a kernel have more than 48 KiB of dynamic shared memory. std::logic_error for more than the device
+/// has.
 void allow_shared(const void* kernel, const char* name, std::size_t bytes);
 
 /// Queues a kernel. `name` is for messages: "rmsnorm forward". `shared` bytes of dynamic shared memory.

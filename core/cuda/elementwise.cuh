@@ -5,7 +5,8 @@
 #include "core/cuda/pack.cuh"
 #include "core/cuda/rows.cuh"
 
-/// Kernels that treat every element alike. A thread has N neighbours of one row, a block has threads of one row.
+/// Kernels that treat every element alike. A thread has N neighbours of one row, a block has threads of one
+/// row.
 namespace nemocube::cuda {
 
 constexpr int elementwise_threads = 256;
@@ -15,8 +16,8 @@ struct RowBlocks {
   std::int64_t cols = 0;
 };
 
-/// In a kernel: calls fn(row, column, count) for the first column of the thread's pack and the number of columns from
-/// there to the end of the row, unless the thread has none.
+/// In a kernel: calls fn(row, column, count) for the first column of the thread's pack and the number of
+/// columns from there to the end of the row, unless the thread has none.
 template <int N, class Fn>
 __device__ void for_own_pack(const RowBlocks& grid, Fn&& fn) {
   const std::int64_t r = blockIdx.x / grid.blocks_per_row;

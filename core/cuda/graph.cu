@@ -77,8 +77,8 @@ class CapturedGraph final : public Graph {
   std::shared_ptr<const Capture::Kept> kept_;
 };
 
-/// Between begin and end, all streams of the thread are captured: they begin with a wait for the first and end with one of
-/// the first for them.
+/// Between begin and end, all streams of the thread are captured: they begin with a wait for the first and
+/// end with one of the first for them.
 class Recording {
  public:
   Recording() : launches_before_(count_launches()) {
@@ -121,7 +121,8 @@ class Recording {
 
 std::shared_ptr<Graph> capture(const std::function<void()>& work) {
   expect(OnStream::current() == Stream::compute, "a capture that does not begin on the stream of kernels");
-  // Where the same work has run before, what it held lies free in the pool. The graph takes memory of its own.
+  // Where the same work has run before, what it held lies free in the pool. The graph takes memory of its
+  // own.
   release_free_memory();
   std::optional<Capture> current(std::in_place);
   Recording recording;

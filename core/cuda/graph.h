@@ -19,23 +19,24 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Queues what was captured, after all work of all streams so far; what follows on any stream begins after it. Counts
-  /// as one of cuda::launches().
+  /// Queues what was captured, after all work of all streams so far; what follows on any stream begins after
+  /// it. Counts as one of cuda::launches().
   virtual void launch() = 0;
   std::int64_t launches() const { return launches_; }  ///< of kernels and products in the graph
-  /// The most memory that tensors made by the work held at once. The graph has this memory while it runs; device_allocator()
-  /// counts it in its peak.
+  /// The most memory that tensors made by the work held at once. The graph has this memory while it runs;
+  /// device_allocator() counts it in its peak.
   std::int64_t bytes() const { return bytes_; }
 
  private:
   std::int64_t launches_, bytes_;
 };
 
-/// Captures what `work` queues on all streams of this thread: nothing of it runs before launch(). `work` must leave behind
-/// no tensor that it has made: std::logic_error. Tensors that were there before and are freed meanwhile live as long as the
-/// graph; others whose memory the work uses must not be freed before the graph is.
-/// errors  Error of the first call that cannot be captured, or that `work` throws. Nothing of the work has run then, and
-///         the streams are as before
+/// Captures what `work` queues on all streams of this thread: nothing of it runs before launch(). `work` must
+/// leave behind no tensor that it has made: std::logic_error. Tensors that were there before and are freed
+/// meanwhile live as long as the graph; others whose memory the work uses must not be freed before the graph
+/// is.
+/// errors  Error of the first call that cannot be captured, or that `work` throws. Nothing of the work has
+///         run then, and the streams are as before
 inline const Function<std::shared_ptr<Graph>(const std::function<void()>& work)> capture_graph(
     "core/capture_graph");
 
@@ -58,7 +59,8 @@ class Capture {
   void at_end(std::function<void()> call) { at_end_.push_back(std::move(call)); }
   /// Called with each launch of the graph. What the call needs must be there as long as the graph.
   void at_launch(std::function<void()> call) { kept_.at_launch.push_back(std::move(call)); }
-  /// For operations that someone watches while they run: the watch of the first one gets all launches of the graph.
+  /// For operations that someone watches while they run: the watch of the first one gets all launches of the
+  /// graph.
   void watch(const std::string& operation, const LaunchWatch& watch);
 
   /// What lives as long as the graph.
@@ -79,7 +81,8 @@ class Capture {
   std::vector<std::function<void()>> at_end_;
 };
 
-/// For calls that cannot be captured: throws Error that says so where there is a capture. "the host waits for all work"
+/// For calls that cannot be captured: throws Error that says so where there is a capture. "the host waits for
+/// all work"
 void refuse_in_capture(std::string_view what);
 
 }  // namespace nemocube::cuda

@@ -4,8 +4,8 @@
 #include "core/cuda/rows.cuh"
 #include "core/cuda/warp.cuh"
 
-/// Kernels that move rows. A block has one or several rows, and `lanes` threads for each of them; a thread has packs
-/// lane, lane + lanes, .. of N neighbouring columns.
+/// Kernels that move rows. A block has one or several rows, and `lanes` threads for each of them; a thread
+/// has packs lane, lane + lanes, .. of N neighbouring columns.
 namespace nemocube::cuda {
 
 constexpr int most_lanes = 256;
@@ -17,8 +17,8 @@ struct Lanes {
   unsigned threads() const { return static_cast<unsigned>(lanes * rows_of_block); }
 };
 
-/// Lanes for packs of `pack` columns: a power of two, or a multiple of a warp. Whole warps for one row in a block where
-/// `whole_block`.
+/// Lanes for packs of `pack` columns: a power of two, or a multiple of a warp. Whole warps for one row in a
+/// block where `whole_block`.
 inline Lanes lanes_of(std::int64_t rows, std::int64_t cols, int pack, bool whole_block = false) {
   const std::int64_t packs = std::max<std::int64_t>(1, (cols + pack - 1) / pack);
   const std::int64_t turns = (packs + most_lanes - 1) / most_lanes;

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-/// Matrix products of a warp on tensor cores, bf16 x bf16 -> f32, with tiles of bf16 in shared memory. Instructions
-/// of compute 8.0.
+/// Matrix products of a warp on tensor cores, bf16 x bf16 -> f32, with tiles of bf16 in shared memory.
+/// Instructions of compute 8.0.
 ///
-/// A warp multiplies fragments: each of its threads holds a few elements. With g = lane / 4 and t = lane % 4, where two
-/// neighbours share a register, the lower one in its low half:
+/// A warp multiplies fragments: each of its threads holds a few elements. With g = lane / 4 and t = lane % 4,
+/// where two neighbours share a register, the lower one in its low half:
 ///     A, 16 x 16 (m x k)   r[0]: (g, 2t) and (g, 2t + 1)   r[1]: the same in row g + 8
 ///                          r[2]: the same in column + 8    r[3]: row g + 8 and column + 8
 ///     B, 16 x 8 (k x n)    r[0]: (2t, g) and (2t + 1, g)   r[1]: (2t + 8, g) and (2t + 9, g)
@@ -53,14 +53,15 @@ __device__ inline unsigned shared_address(const void* place) {
   return static_cast<unsigned>(__cvta_generic_to_shared(place));
 }
 
-/// A tile of bf16 in shared memory: rows of `cols` elements, a multiple of 8, without padding. `start` is a multiple of
-/// 128 bytes.
+/// A tile of bf16 in shared memory: rows of `cols` elements, a multiple of 8, without padding. `start` is a
+/// multiple of 128 bytes.
 ///
-/// The packs of 8 elements (16 bytes) of a row are permuted. Shared memory serves 128 bytes at a time, so eight packs at
-/// different places modulo 128 bytes. ldmatrix reads eight rows at the same column, which would lie in one place if rows
-/// had a multiple of 128 bytes. Where a row has packs = 2^s odd, s <= 3, eight neighbouring rows start at 2^(3-s)
-/// places; exchanging packs within groups of 2^s by the remaining bits of the row's number takes them to eight. A
-/// warp that writes whole rows pack by pack has no conflicts either, because it writes whole groups.
+/// The packs of 8 elements (16 bytes) of a row are permuted. Shared memory serves 128 bytes at a time, so
+/// eight packs at different places modulo 128 bytes. ldmatrix reads eight rows at the same column, which
+/// would lie in one place if rows had a multiple of 128 bytes. Where a row has packs = 2^s odd, s <= 3, eight
+/// neighbouring rows start at 2^(3-s) places; exchanging packs within groups of 2^s by the remaining bits of
+/// the row's number takes them to eight. A warp that writes whole rows pack by pack has no conflicts either,
+/// because it writes whole groups.
 template <int cols>
 struct SharedTile {
   static_assert(cols % 8 == 0);
@@ -83,9 +84,9 @@ struct SharedTile {
   }
 };
 
-/// Loads `count` (2 or 4) matrices of 8 x 8 elements. Lane 8 i + j gives the address of row j of matrix i; with 2
-/// matrices the lanes from 16 on give any valid address. r[i] of lane l gets the elements (l / 4, 2 (l % 4)) and its right
-/// neighbour of matrix i; with `transposed`, of its transpose.
+/// Loads `count` (2 or 4) matrices of 8 x 8 elements. Lane 8 i + j gives the address of row j of matrix i;
+/// with 2 matrices the lanes from 16 on give any valid address. r[i] of lane l gets the elements (l / 4, 2
+/// (l % 4)) and its right neighbour of matrix i; with `transposed`, of its transpose.
 template <bool transposed>
 __device__ void load_matrices(unsigned (&r)[4], unsigned row_address) {
   if constexpr (transposed)
@@ -162,8 +163,9 @@ __device__ FragmentB2 load_b2(const SharedTile<cols>& tile, int row, int col, in
   return {{{r[0], r[1]}}, {{r[2], r[3]}}};
 }
 
-/// Begins to copy the first `bytes` (0 to 16) of 16 bytes from global to shared memory, past L1; the others become
-/// zero. Both addresses are multiples of 16. Of 0 bytes nothing is read, so `from` may be any such number.
+/// Begins to copy the first `bytes` (0 to 16) of 16 bytes from global to shared memory, past L1; the others
+/// become zero. Both addresses are multiples of 16. Of 0 bytes nothing is read, so `from` may be any such
+/// number.
 __device__ inline void copy_async(unsigned to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -172,15 +174,15 @@ __device__ inline void copy_async(unsigned to, const void* from, int bytes) {
 }
 /// Ends a group of copies of this thread.
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until at most the `pending` latest groups of this thread are under way. Other threads see the copies after the
-/// next barrier.
+/// Waits until at most the `pending` latest groups of this thread are under way. Other threads see the copies
+/// after the next barrier.
 template <int pending>
 __device__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/// Begins to copy `rows` rows to a tile, by a block of `threads`. from(row) is the address of the row's first element,
-/// a multiple of 16 bytes, or null for a row of zeros.
+/// Begins to copy `rows` rows to a tile, by a block of `threads`. from(row) is the address of the row's first
+/// element, a multiple of 16 bytes, or null for a row of zeros.
 template <int rows, int threads, int cols, class From>
 __device__ void copy_rows_async(const SharedTile<cols>& tile, int thread, From&& from) {
   constexpr int packs = SharedTile<cols>::packs;

@@ -8,7 +8,8 @@
 namespace nemocube::cuda {
 namespace {
 
-/// Whether eight rows at one column, and eight packs that follow each other, lie in different places modulo 128 bytes.
+/// Whether eight rows at one column, and eight packs that follow each other, lie in different places modulo
+/// 128 bytes.
 template <int cols>
 constexpr bool free_of_conflicts() {
   using Tile = SharedTile<cols>;

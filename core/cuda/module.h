@@ -6,17 +6,18 @@
 #include <typeinfo>
 #include <utility>
 
-/// The CUDA backend is a module, nemocube_cuda.so, made of all files x.cu. The program loads it the first time that
-/// a tensor is to be on Device::cuda, so a run on the CPU never loads a CUDA library. The module uses the
-/// program's own functions of core (tensors, errors), and provides kernels, which the program finds by name.
+/// The CUDA backend is a module, nemocube_cuda.so, made of all files x.cu. The program loads it the first
+/// time that a tensor is to be on Device::cuda, so a run on the CPU never loads a CUDA library. The module
+/// uses the program's own functions of core (tensors, errors), and provides kernels, which the program finds
+/// by name.
 namespace nemocube::cuda {
 
-/// Why the module cannot be loaded, for a message: the build has none, or CUDA's libraries are not there. Empty when
-/// the module is loaded.
+/// Why the module cannot be loaded, for a message: the build has none, or CUDA's libraries are not there.
+/// Empty when the module is loaded.
 const std::string& backend_missing();
 
-/// Why this process cannot use a CUDA device, for a message: backend_missing(), or there is no device. Empty when it
-/// can.
+/// Why this process cannot use a CUDA device, for a message: backend_missing(), or there is no device. Empty
+/// when it can.
 const std::string& unavailable();
 
 /// Whether the module has the function `name`. Needs no device; only where backend_missing() is empty.
@@ -26,13 +27,13 @@ namespace module_detail {
 using Address = void (*)();
 /// Called by the module while it is loaded.
 void provide(const char* name, const std::type_info& signature, Address function);
-/// Loads the module. Throws Error for a process that cannot use CUDA, std::logic_error when the module provides no
-/// such function.
+/// Loads the module. Throws Error for a process that cannot use CUDA, std::logic_error when the module
+/// provides no such function.
 Address find(const char* name, const std::type_info& signature);
 }  // namespace module_detail
 
-/// A function of the module, called like an ordinary one. Its first call finds it. Kernels (core/kernel.h) call
-/// theirs through one of these:
+/// A function of the module, called like an ordinary one. Its first call finds it. Kernels (core/kernel.h)
+/// call theirs through one of these:
 ///     inline const Function<void(int index)> use_device("core/use_device");
 template <class Signature>
 class Function;

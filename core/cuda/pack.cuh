@@ -37,15 +37,15 @@ __device__ T rounded(float x) {
     return __float2bfloat16_rn(x);
 }
 
-/// N neighbours of type T as they lie in memory. A thread reads and writes all of them by one access of up to 16
-/// bytes, at an address that is a multiple of their size.
+/// N neighbours of type T as they lie in memory. A thread reads and writes all of them by one access of up to
+/// 16 bytes, at an address that is a multiple of their size.
 template <class T, int N>
 struct Pack {
   using Raw = typename pack_detail::Raw<sizeof(T) * N>::type;
   Raw raw{};
 
-  /// The first `count` of N elements, by one access where all are there; zeros instead of the others. Not `aligned`:
-  /// each element by an access of its own, at any address.
+  /// The first `count` of N elements, by one access where all are there; zeros instead of the others. Not
+  /// `aligned`: each element by an access of its own, at any address.
   template <bool aligned = true>
   static __device__ Pack load(const T* from, std::int64_t count) {
     Pack pack;

@@ -62,8 +62,8 @@ class DeviceAllocator final : public Allocator {
       }
     }
     if (captured && !capture) return;  // of a capture that failed: there never was such memory
-    // Not checked: an error here is that of a kernel before it, which the next checked call reports, or means that
-    // the process ends and CUDA has given all memory back already.
+    // Not checked: an error here is that of a kernel before it, which the next checked call reports, or means
+    // that the process ends and CUDA has given all memory back already.
     try {
       static_cast<void>(cudaFreeAsync(block.data, last_of(users)));
     } catch (const Error&) {

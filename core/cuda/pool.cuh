@@ -8,7 +8,8 @@ namespace nemocube::cuda {
 
 /// Memory that this thread takes from here on is that of the graph which is captured.
 void begin_captured_memory();
-/// The most of such memory that was held at once. std::logic_error that names its owner where some is still held.
+/// The most of such memory that was held at once. std::logic_error that names its owner where some is still
+/// held.
 std::int64_t end_captured_memory();
 /// A graph that holds so many bytes while it runs is launched.
 void count_graph_memory(std::int64_t bytes);

@@ -14,8 +14,8 @@ namespace nemocube::cuda {
 template <class T>
 using device_t = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat16, T>;
 
-/// Calls fn(TypeTag<T>()) for the T of device code behind f32 or bf16. Throws Error naming `op` for another dtype:
-/// there is no f64 on CUDA devices, whose gradient checks are those of the CPU.
+/// Calls fn(TypeTag<T>()) for the T of device code behind f32 or bf16. Throws Error naming `op` for another
+/// dtype: there is no f64 on CUDA devices, whose gradient checks are those of the CPU.
 template <class Fn>
 void visit_storage(std::string_view op, DType dtype, Fn&& fn) {
   visit_dtype<float, bf16>(cat(op, " on cuda"), dtype,

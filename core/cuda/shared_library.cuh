@@ -8,11 +8,12 @@
 
 namespace nemocube::cuda {
 
-/// A library that is loaded when a run first needs it, and never closed: its threads, and what it has queued, may run until
-/// the process ends.
+/// A library that is loaded when a run first needs it, and never closed: its threads, and what it has queued,
+/// may run until the process ends.
 class SharedLibrary {
  public:
-  /// `name` and `purpose` are for messages. Throws Error: "NCCL, by which ranks exchange data, cannot be loaded: ...".
+  /// `name` and `purpose` are for messages. Throws Error: "NCCL, by which ranks exchange data, cannot be
+  /// loaded: ...".
   SharedLibrary(const std::string& file, std::string_view name, std::string_view purpose)
       : name_(name), handle_(::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     require(handle_, name, ", ", purpose, ", cannot be loaded: ", ::dlerror());

@@ -24,8 +24,8 @@ struct Pool {
   std::list<FreeBlock> free;
   MemoryStats stats;
 
-  // When the process ends. Errors mean that CUDA has ended before. A thread of its own waits, because the thread-local
-  // objects of this one are gone by now, and work that is still queued may run while it waits.
+  // When the process ends. Errors mean that CUDA has ended before. A thread of its own waits, because the
+  // thread-local objects of this one are gone by now, and work that is still queued may run while it waits.
   ~Pool() {
     std::thread([] { static_cast<void>(cudaDeviceSynchronize()); }).join();
     for (const FreeBlock& f : free) static_cast<void>(cudaFreeHost(f.block.data));

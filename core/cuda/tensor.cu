@@ -58,8 +58,8 @@ void upload_rows(std::byte* to, std::int64_t to_pitch, const std::byte* from, st
   staging.used_until(record_event(OnStream::current()));
 }
 
-// CUDA would wait for the stream before it takes the values of pageable memory. They go through pinned memory in pieces,
-// so that the pool needs no block as large as the largest tensor.
+// CUDA would wait for the stream before it takes the values of pageable memory. They go through pinned memory
+// in pieces, so that the pool needs no block as large as the largest tensor.
 void upload_bytes(const Tensor& to, const Tensor& from) {
   // A graph would upload the same memory each time, whatever is in it by then.
   refuse_in_capture(cat("values of the host go to the device, in zone ", current_zone()));

@@ -6,8 +6,8 @@
 
 namespace nemocube::cuda {
 
-/// The first `count` of N neighbouring elements as f32, zeros instead of the others. `aligned`: by accesses of 16 bytes,
-/// or of all N elements where these are fewer.
+/// The first `count` of N neighbouring elements as f32, zeros instead of the others. `aligned`: by accesses
+/// of 16 bytes, or of all N elements where these are fewer.
 template <bool aligned, class T, int N>
 __device__ void read_values(const T* from, std::int64_t count, float (&values)[N]) {
   constexpr int width = N < whole_pack<T> ? N : whole_pack<T>;

@@ -1,7 +1,7 @@
 #pragma once
 
-/// Sums and maxima over the 32 threads of a warp. All threads take part and all get the result; the order of the
-/// additions is fixed.
+/// Sums and maxima over the 32 threads of a warp. All threads take part and all get the result; the order of
+/// the additions is fixed.
 namespace nemocube::cuda {
 
 constexpr int warp_threads = 32;

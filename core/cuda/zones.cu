@@ -19,8 +19,8 @@ namespace {
 // Zones that are left and whose end the device may not have reached yet. More of them than this are not kept.
 constexpr std::size_t most_pending = 4096;
 
-/// Relates the clock of the device to that of the host by an event on an idle stream: the host reads its clock before the
-/// event is queued and after it is reached. The narrowest of a few such pairs counts.
+/// Relates the clock of the device to that of the host by an event on an idle stream: the host reads its
+/// clock before the event is queued and after it is reached. The narrowest of a few such pairs counts.
 class DeviceClock {
  public:
   static constexpr std::int64_t event_resolution =

@@ -5,8 +5,8 @@
 
 #include "data/json/json.h"
 
-/// What chat templates are rendered from. A header of its own: files that only pass conversations on name `struct Chat;` and
-/// need not compile nlohmann-json.
+/// What chat templates are rendered from. A header of its own: files that only pass conversations on name
+/// `struct Chat;` and need not compile nlohmann-json.
 namespace nemocube {
 
 /// The variables of templates that a Chat has members for.

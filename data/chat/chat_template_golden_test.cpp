@@ -1,5 +1,5 @@
-// Compares with the texts and generation spans of transformers' apply_chat_template for the same templates and
-// conversations (tools/goldens/make_chat_templates.py).
+// Compares with the texts and generation spans of transformers' apply_chat_template for the same templates
+// and conversations (tools/goldens/make_chat_templates.py).
 #include <doctest/doctest.h>
 
 #include <filesystem>

@@ -1,4 +1,5 @@
-// Compares ids and masks with those of transformers for the same tokenizers (tools/goldens/make_chat_templates.py).
+// Compares ids and masks with those of transformers for the same tokenizers
+// (tools/goldens/make_chat_templates.py).
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -15,8 +15,9 @@ struct Moment {
 
 /// In microseconds: "2026-11-30T05:38:19.123456+01:00". The offset has seconds where the zone has.
 std::string to_string(const Moment& moment);
-/// The same back. Seconds with their fraction, the time of day and the offset may be left out: midnight, and UTC ("Z").
-/// Throws Error naming the text in another form, of a day that there is not, or before 1900 or after 2199.
+/// The same back. Seconds with their fraction, the time of day and the offset may be left out: midnight, and
+/// UTC ("Z"). Throws Error naming the text in another form, of a day that there is not, or before 1900 or
+/// after 2199.
 Moment parse_moment(const std::string& text);
 
 }  // namespace nemocube

@@ -14,10 +14,11 @@ struct StoredTemplate {
   std::string source;
 };
 
-/// The templates in the folder of a tokenizer, by name; a single one is "default". chat_template.jinja ("default") and
-/// additional_chat_templates/NAME.jinja replace the key `chat_template` of tokenizer_config.json, which is a text, a
-/// list of {name, template} or an object with templates by name. chat_template.json, which belongs to processors of images, is not
-/// read. Throws Error naming a file of another form.
+/// The templates in the folder of a tokenizer, by name; a single one is "default". chat_template.jinja
+/// ("default") and additional_chat_templates/NAME.jinja replace the key `chat_template` of
+/// tokenizer_config.json, which is a text, a list of {name, template} or an object with templates by name.
+/// chat_template.json, which belongs to processors of images, is not read. Throws Error naming a file of
+/// another form.
 std::map<std::string, StoredTemplate> stored_templates(const std::filesystem::path& folder);
 
 /// The special tokens that templates know by name: bos_token, eos_token and the other named tokens of
@@ -25,9 +26,9 @@ std::map<std::string, StoredTemplate> stored_templates(const std::filesystem::pa
 ChatTemplate::SpecialTokens special_tokens_of(const std::filesystem::path& folder);
 
 /// The text of the chat template of the tokenizer in `folder`.
-/// `wanted`: the name of a stored template; or Jinja text, known by {{ or {%; or a file that holds Jinja, or JSON with a
-/// key `chat_template`. Without it: "tool_use" for a conversation with tools, where there is one, else "default".
-/// Throws Error naming the folder and the templates that there are when none fits.
+/// `wanted`: the name of a stored template; or Jinja text, known by {{ or {%; or a file that holds Jinja, or
+/// JSON with a key `chat_template`. Without it: "tool_use" for a conversation with tools, where there is one,
+/// else "default". Throws Error naming the folder and the templates that there are when none fits.
 StoredTemplate chosen_template(const std::filesystem::path& folder, const std::optional<std::string>& wanted,
                                bool with_tools);
 

@@ -77,7 +77,8 @@ Json read_openai_message(const JsonView& message, ToolArguments arguments) {
   return read_message(message, name, "content", message.value(), arguments);
 }
 
-/// The messages of `conversations`. Calls of tools are turns of their own there, and their results name no call.
+/// The messages of `conversations`. Calls of tools are turns of their own there, and their results name no
+/// call.
 class ShareGptReader {
  public:
   explicit ShareGptReader(ToolArguments arguments) : arguments_(arguments) {}

@@ -122,7 +122,8 @@ TEST_CASE("chat messages: calls and results of ShareGPT") {
   CHECK(messages(ask + call + seen) ==
         R"([{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[)" + made(0) +
             R"(]},{"role":"tool","content":"12","tool_call_id":"call_0"}])");
-  // The text in front of a call, and calls that follow one another, are one message; results take their ids in order.
+  // The text in front of a call, and calls that follow one another, are one message; results take their ids
+  // in order.
   const std::string answer = R"({"from": "gpt", "value": "b"}, )";
   CHECK(
       messages(ask + answer + call + call + seen + ", " + call + seen) ==

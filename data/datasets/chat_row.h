@@ -23,12 +23,12 @@ struct ChatRowOptions {
   MaskOrder mask_order = MaskOrder::history_first;
 };
 
-/// The ids of chat_tokens(); the assistant's are the targets, but for turns that are not is_trained(). No EOS is
-/// appended, because the template ends its turns.
+/// The ids of chat_tokens(); the assistant's are the targets, but for turns that are not is_trained(). No EOS
+/// is appended, because the template ends its turns.
 ///
-/// The reasoning of a message are the tokens that differ between the conversation and the same conversation without
-/// this message's reasoning: those between the longest common beginning and the longest common end. A rendering that
-/// does not change has none. Throws Error naming the row when the template fails.
+/// The reasoning of a message are the tokens that differ between the conversation and the same conversation
+/// without this message's reasoning: those between the longest common beginning and the longest common end. A
+/// rendering that does not change has none. Throws Error naming the row when the template fails.
 TokenRow chat_row(const std::string& id, const Chat& chat, const ChatTemplate& chat_template,
                   const Tokenizer& tokenizer, const ChatRowOptions& options = {});
 

@@ -13,8 +13,8 @@
 /// ColumnMappedTextInstructionDataset).
 namespace nemocube {
 
-/// The names of the columns. Prompt and completion are {question: prompt, answer: completion}; rows in Alpaca's form
-/// are {context: instruction, question: input, answer: output}.
+/// The names of the columns. Prompt and completion are {question: prompt, answer: completion}; rows in
+/// Alpaca's form are {context: instruction, question: input, answer: output}.
 struct ColumnMapping {
   std::optional<std::string> context, question;  ///< at least one of them
   std::string answer;
@@ -27,8 +27,8 @@ struct MappedRow {
   std::string file{}, place{};  ///< where the row is: "f.jsonl", "line 7"
 };
 
-/// `number` counts the rows of all files from 0. Throws Error naming file, row and column: a row without the column of
-/// the answer, or without all columns of the prompt; a value that is no text.
+/// `number` counts the rows of all files from 0. Throws Error naming file, row and column: a row without the
+/// column of the answer, or without all columns of the prompt; a value that is no text.
 MappedRow read_mapped_row(const JsonView& row, std::int64_t number, const ColumnMapping& mapping);
 
 struct ColumnMappedOptions {
@@ -41,9 +41,9 @@ struct ColumnMappedOptions {
   RowOptions rows{};  ///< Truncation::context cuts the context; with a chat template it is an Error
 };
 
-/// Without a chat template: context and question, as far as they are there, each with a space behind, then the answer
-/// (completion_row()). With one: the context as the system's message, which is always there, the question as the
-/// user's, the answer as the assistant's (chat_row()).
+/// Without a chat template: context and question, as far as they are there, each with a space behind, then
+/// the answer (completion_row()). With one: the context as the system's message, which is always there, the
+/// question as the user's, the answer as the assistant's (chat_row()).
 TokenRow column_mapped_row(const MappedRow& row, const Tokenizer& tokenizer,
                            const ColumnMappedOptions& options);
 

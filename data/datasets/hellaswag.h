@@ -7,8 +7,8 @@
 #include "data/datasets/row_source.h"
 #include "data/tokenizer/tokenizer.h"
 
-/// HellaSwag as a fine-tuning task (Zellers et al., "HellaSwag: can a machine really finish your sentence?", 2019): the
-/// beginning of a text, of which the right one of four endings is the target.
+/// HellaSwag as a fine-tuning task (Zellers et al., "HellaSwag: can a machine really finish your sentence?",
+/// 2019): the beginning of a text, of which the right one of four endings is the target.
 namespace nemocube {
 
 struct HellaSwagQuestion {
@@ -17,9 +17,9 @@ struct HellaSwagQuestion {
   std::string ending;   ///< `endings[label]`
 };
 
-/// A row has `ctx`, `endings` (texts) and `label`, the number of the right ending as an integer or a text; rows of the
-/// test split, whose label is empty, are errors. `number` counts the rows of all files from 0. Throws Error naming file
-/// and row.
+/// A row has `ctx`, `endings` (texts) and `label`, the number of the right ending as an integer or a text;
+/// rows of the test split, whose label is empty, are errors. `number` counts the rows of all files from 0.
+/// Throws Error naming file and row.
 HellaSwagQuestion read_hellaswag(const JsonView& row, std::int64_t number);
 
 struct HellaSwagOptions {
@@ -31,8 +31,8 @@ struct HellaSwagOptions {
   std::optional<std::int64_t> eos_id{}, pad_id{};  ///< as in RowOptions
 };
 
-/// The ids of the context and those of separator and ending, tokenised apart, between the special tokens that the
-/// tokenizer puts around a text.
+/// The ids of the context and those of separator and ending, tokenised apart, between the special tokens that
+/// the tokenizer puts around a text.
 TokenRow hellaswag_row(const HellaSwagQuestion& question, const Tokenizer& tokenizer,
                        const HellaSwagOptions& options);
 

@@ -10,8 +10,9 @@
 
 namespace nemocube {
 
-/// Where the lines of a file are. Blank lines, which hold white space alone, are left out; `line` below counts the others
-/// from 0. Takes 4 bytes of memory for each line, blank ones too. Many threads may call const members at once.
+/// Where the lines of a file are. Blank lines, which hold white space alone, are left out; `line` below
+/// counts the others from 0. Takes 4 bytes of memory for each line, blank ones too. Many threads may call
+/// const members at once.
 class LineIndex {
  public:
   /// Reads the file once. Throws Error naming the file, and the line that has more than max_line_bytes.

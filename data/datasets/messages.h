@@ -10,14 +10,14 @@
 #include "data/datasets/row_source.h"
 #include "data/tokenizer/tokenizer.h"
 
-/// Conversations. With a chat template the rows are those of read_chat_row() and chat_row(). Without one they are
-/// written out as
+/// Conversations. With a chat template the rows are those of read_chat_row() and chat_row(). Without one they
+/// are written out as
 ///
 ///     System: {content}\nUser: {content}\nAssistant: {content}{EOS}\nUser: ...
 ///
-/// Targets are the contents of the assistant's turns that are trained, each from the first token that holds a byte of the
-/// content to the EOS after the content (see append_eos). White space around contents is removed. Turns after
-/// the assistant's last turn are left out, because they hold no target.
+/// Targets are the contents of the assistant's turns that are trained, each from the first token that holds a
+/// byte of the content to the EOS after the content (see append_eos). White space around contents is removed.
+/// Turns after the assistant's last turn are left out, because they hold no target.
 namespace nemocube {
 
 enum class Role { system, user, assistant, tool };
@@ -36,8 +36,9 @@ struct Conversation {
 /// A row has one of these lists:
 ///     messages        {role, content}; content is a string, null, or a list of text parts, joined by a space
 ///     conversations   {from, value}; from is a name of speakers(), but none of those for tool calls
-/// `number` counts the rows of all files from 0. Throws Error naming file and row. Rows with tool calls are errors,
-/// because this form cannot express them. For rows of another form the message lists the accepted forms.
+/// `number` counts the rows of all files from 0. Throws Error naming file and row. Rows with tool calls are
+/// errors, because this form cannot express them. For rows of another form the message lists the accepted
+/// forms.
 Conversation read_conversation(const JsonView& row, std::int64_t number);
 
 struct MessagesOptions {

@@ -63,11 +63,11 @@ std::int64_t content_positions(std::int64_t ids, const RowOptions& options);
 /// Shift and padding. Throws Error when the row does not fit into options.seq_length.
 Sample finish_row(const TokenRow& row, const RowOptions& options, std::int64_t pad_id);
 
-/// Truncates the row. Returns whether it stays in a data set: whether it has a label. Throws Error when it does not fit
-/// into options.seq_length.
+/// Truncates the row. Returns whether it stays in a data set: whether it has a label. Throws Error when it
+/// does not fit into options.seq_length.
 bool stays(TokenRow& row, const RowOptions& options);
-/// One warning that counts the rows without a label and names the first three. `rows` counts all. Throws Error naming
-/// `what` when none has a label.
+/// One warning that counts the rows without a label and names the first three. `rows` counts all. Throws
+/// Error naming `what` when none has a label.
 void report_dropped(std::string_view what, std::int64_t rows, std::int64_t dropped,
                     std::span<const std::string> first_ids, const RowOptions& options);
 

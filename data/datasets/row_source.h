@@ -21,23 +21,24 @@ struct RowSource {
   std::vector<std::filesystem::path> files;
   std::string content = "rows";  ///< of the files, for messages
   RowSelection selection{};
-  /// Leave out lines that are not JSON and rows that `read` refuses, and of the selected rows those of which its RowMaker
-  /// throws Error.
+  /// Leave out lines that are not JSON and rows that `read` refuses, and of the selected rows those of which
+  /// its RowMaker throws Error.
   bool skip_invalid = false;
   RowOptions layout{};
   /// Above 0: rows are padded to the longest row, rounded up to a multiple of this.
   std::int64_t longest_multiple = 0;
   std::int64_t pad_id = 0;
-  /// Checks the form of a row and takes from it what its tokens need. `number` counts all rows of the files from 0. Throws
-  /// Error naming file and row. Many threads may call `read` and what it returns.
+  /// Checks the form of a row and takes from it what its tokens need. `number` counts all rows of the files
+  /// from 0. Throws Error naming file and row. Many threads may call `read` and what it returns.
   std::function<RowMaker(const JsonView& row, std::int64_t number)> read;
 };
 
-/// source.layout with the padding that longest_multiple asks for. `longest`: tokens of the longest row that has a label.
+/// source.layout with the padding that longest_multiple asks for. `longest`: tokens of the longest row that
+/// has a label.
 RowOptions layout_for(const RowSource& source, std::int64_t longest);
 
-/// The selected rows, all made at once and kept in memory. Every row of the files is checked, selected or not. Throws the
-/// Errors of for_each_valid_row(), selected_rows() and RowDataset.
+/// The selected rows, all made at once and kept in memory. Every row of the files is checked, selected or
+/// not. Throws the Errors of for_each_valid_row(), selected_rows() and RowDataset.
 std::shared_ptr<const RowDataset> rows_in_memory(const RowSource& source);
 
 }  // namespace nemocube

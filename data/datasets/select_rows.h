@@ -28,7 +28,8 @@ void for_rows(std::int64_t count, const std::function<void(std::int64_t)>& fn);
 /// make(0) ... make(count - 1), by several threads. Throws what `make` throws for the lowest number.
 std::vector<TokenRow> make_rows(std::int64_t count, const std::function<TokenRow(std::int64_t)>& make);
 
-/// make(). Its Error gets the file and the place of the row (JsonView::place()) in front, "f.jsonl: 'line 3': ".
+/// make(). Its Error gets the file and the place of the row (JsonView::place()) in front, "f.jsonl: 'line 3':
+/// ".
 TokenRow row_at(const std::string& file, const std::string& place, const std::function<TokenRow()>& make);
 
 }  // namespace nemocube

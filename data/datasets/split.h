@@ -26,7 +26,8 @@ struct DatasetSplit {
 };
 
 /// `split` with the slice [:limit] of the recipe's limit_dataset_samples. When `split` already has a slice,
-/// the limit has no effect and a warning says so. Throws Error when the limit is below 1. Messages call the limit `key`.
+/// the limit has no effect and a warning says so. Throws Error when the limit is below 1. Messages call the
+/// limit `key`.
 DatasetSplit with_limit(DatasetSplit split, std::optional<std::int64_t> limit,
                         std::string_view key = "limit_dataset_samples");
 

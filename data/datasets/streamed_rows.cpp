@@ -39,7 +39,8 @@ void want_same(Communicator* ranks, const LineIndex& index) {
 template <class T>
 std::vector<T> on_all_ranks(std::int64_t count, const StreamedRows::Options& options,
                             const std::function<T(std::int64_t)>& fn) {
-  // Rank r takes every ranks-th row from r on, so that files with their long rows together are divided evenly.
+  // Rank r takes every ranks-th row from r on, so that files with their long rows together are divided
+  // evenly.
   const std::int64_t ranks = options.ranks ? options.ranks->size() : 1;
   const std::int64_t rank = options.ranks ? options.ranks->rank() : 0;
   const auto rows_of = [&](std::int64_t r) { return (count - r + ranks - 1) / ranks; };

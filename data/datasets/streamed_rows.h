@@ -13,22 +13,23 @@
 
 namespace nemocube {
 
-/// The rows that rows_in_memory() gives, of files in JSON lines that may be larger than the memory. A row is read and
-/// tokenised when it is asked for. 16 bytes of memory stay for each row: where its line is, how many tokens it has, and the
-/// CRC-32C of the line.
+/// The rows that rows_in_memory() gives, of files in JSON lines that may be larger than the memory. A row is
+/// read and tokenised when it is asked for. 16 bytes of memory stay for each row: where its line is, how many
+/// tokens it has, and the CRC-32C of the line.
 class StreamedRows final : public Dataset {
  public:
   struct Options {
     /// Called during a pass over the rows: `done` of `total` rows of all ranks, by the progress of this one.
     std::function<void(std::int64_t done, std::int64_t total)> on_rows = {};
     OnBytes on_bytes = {};  ///< while a file is searched for lines
-    /// The ranks that make the same data set together: each tokenises a part of the rows, and waits until all have done so.
-    /// Null: this rank alone.
+    /// The ranks that make the same data set together: each tokenises a part of the rows, and waits until all
+    /// have done so. Null: this rank alone.
     Communicator* ranks = nullptr;
   };
-  /// Looks for the lines of the files, then makes each selected row once, to count its tokens and to find its faults. Rows
-  /// that are not selected are not checked.
-  /// Throws the Errors of rows_in_memory(), and an Error naming the file that is not in JSON lines or differs among the ranks.
+  /// Looks for the lines of the files, then makes each selected row once, to count its tokens and to find its
+  /// faults. Rows that are not selected are not checked.
+  /// Throws the Errors of rows_in_memory(), and an Error naming the file that is not in JSON lines or differs
+  /// among the ranks.
   explicit StreamedRows(RowSource source) : StreamedRows(std::move(source), Options{}) {}
   StreamedRows(RowSource source, const Options& options);
 
@@ -55,7 +56,8 @@ class StreamedRows final : public Dataset {
     std::string place() const;  ///< for messages: "line 7"
     std::string text() const { return file->text(in_file); }
   };
-  /// The lines that are rows: all of them, or with skip_invalid those that are JSON and that the source's `read` takes.
+  /// The lines that are rows: all of them, or with skip_invalid those that are JSON and that the source's
+  /// `read` takes.
   std::vector<std::uint32_t> valid_lines(const Options& options) const;
   RowMaker read(const Line& line, const std::string& text) const;
   /// What `read` throws, with `made` also its RowMaker; empty where the line is a row.

@@ -42,7 +42,8 @@ auto rows_of_file(const std::filesystem::path& path, Read read, bool skip_invali
   return rows;
 }
 
-/// The message of the Error with which `read` refuses a file of this text, without the name of the file; empty where it does not.
+/// The message of the Error with which `read` refuses a file of this text, without the name of the file;
+/// empty where it does not.
 inline std::string complaint_about(const std::string& text,
                                    const std::function<void(const std::filesystem::path&)>& read) {
   const TestDir dir;

@@ -58,7 +58,8 @@ __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<const s
   return ~rest;
 }
 
-/// Thirds, when each has this many bytes, side by side: the instruction ends after three cycles and begins every cycle.
+/// Thirds, when each has this many bytes, side by side: the instruction ends after three cycles and begins
+/// every cycle.
 constexpr std::size_t least_third = 16384;
 
 __attribute__((target("sse4.2"))) std::uint32_t by_thirds(std::span<const std::byte> bytes,

@@ -4,8 +4,9 @@
 
 namespace nemocube {
 
-/// Called now and then by a function that reads or writes many bytes, one call at a time: `done` of `total` bytes. Where several
-/// ranks read or write together, both are those of all ranks, `done` by the progress of this one.
+/// Called now and then by a function that reads or writes many bytes, one call at a time: `done` of `total`
+/// bytes. Where several ranks read or write together, both are those of all ranks, `done` by the progress of
+/// this one.
 using OnBytes = std::function<void(std::int64_t done, std::int64_t total)>;
 
 }  // namespace nemocube

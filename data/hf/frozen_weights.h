@@ -8,9 +8,10 @@
 
 namespace nemocube {
 
-/// The weights that a directory leaves to another one, because the run that wrote it did not train them. The file
-/// frozen_weights.json says which:
-///     {"base_model_name_or_path": "/models/nemotron", "tensors": ["backbone.embeddings.weight", ...], "base": ModelRecord}
+/// The weights that a directory leaves to another one, because the run that wrote it did not train them. The
+/// file frozen_weights.json says which:
+///     {"base_model_name_or_path": "/models/nemotron", "tensors": ["backbone.embeddings.weight", ...],
+///     "base": ModelRecord}
 struct FrozenWeights {
   static constexpr const char* file_name = "frozen_weights.json";
   std::filesystem::path base;                  ///< the other directory, by its absolute path

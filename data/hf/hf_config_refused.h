@@ -11,7 +11,8 @@ namespace nemocube {
 /// what to do for
 ///   - models of no family, and those that only look like models of one (Family::refuse_relatives),
 ///   - quantized weights other than FP8 and NVFP4 (data/hf/quantization_config.h),
-///   - models of several parts (`llm_config`, `text_config`, `vision_config` and the like): language_part() is none.
+///   - models of several parts (`llm_config`, `text_config`, `vision_config` and the like): language_part()
+///     is none.
 /// A key that is empty, or that only repeats the rest of the config, is accepted.
 const Family& family_of_language_model(const JsonView& config);
 

@@ -75,11 +75,12 @@ class HfWeights {
   HfWeights(const std::filesystem::path& directory);  // NOLINT(google-explicit-constructor)
 
   /// Throws one Error that lists the tensors that are missing, unexpected ("mtp." tensors and the head never
-  /// are), or of a wrong shape or no floating dtype: for each kind the number and the first ten. `wanted` gives
-  /// the shapes and may hold meta tensors.
+  /// are), or of a wrong shape or no floating dtype: for each kind the number and the first ten. `wanted`
+  /// gives the shapes and may hold meta tensors.
   void check(std::span<const NamedTensor> wanted) const;
-  /// Where the files hold a head that is not `loaded`, because the model's head is its embeddings: throws Error
-  /// unless both have the same values, which transformers would not tie either, and warns that it is not read.
+  /// Where the files hold a head that is not `loaded`, because the model's head is its embeddings: throws
+  /// Error unless both have the same values, which transformers would not tie either, and warns that it is
+  /// not read.
   void check_tied_head(std::span<const NamedTensor> loaded) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
   std::int64_t bytes() const;  ///< of all tensors

@@ -149,7 +149,8 @@ FileShards plan_files(std::span<const NamedTensor> tensors, const WeightFiles& f
   }
   for (const StoredIn& stored : files.carried) add(stored.file_name(), source_of(stored, group));
   if (options.most_shard_bytes) return plan_shards(std::move(in_order), *options.most_shard_bytes);
-  // The weights of a directory with frozen_weights.json may be one file, and those that it leaves to another several.
+  // The weights of a directory with frozen_weights.json may be one file, and those that it leaves to another
+  // several.
   if (as_source.size() > 1)
     if (auto single = as_source.extract(single_file_name)) {
       single.key() = "model-trained.safetensors";

@@ -26,8 +26,8 @@ std::string without_wrappers(std::string_view name_in_file);
 /// "model.language_model.".
 std::string without_language_prefix(std::string_view name_in_file);
 
-/// What config.json of a directory says of the names of its tensors. Where there is none, or one of no known family, the
-/// names are those of the first family.
+/// What config.json of a directory says of the names of its tensors. Where there is none, or one of no known
+/// family, the names are those of the first family.
 struct DirectoryModel {
   const NameTable* names;
   bool several_parts;  ///< language_part() is one
@@ -37,7 +37,8 @@ DirectoryModel directory_model(const std::filesystem::path& directory);
 /// Tells by name in a file which of a directory's tensors are the language model's. In a model of several
 /// parts these are, in the three forms that are written:
 /// - the names that begin with "language_model.";
-/// - those that begin with "model.language_model.", and the head and multi-token prediction beside them ("lm_head.", "mtp.");
+/// - those that begin with "model.language_model.", and the head and multi-token prediction beside them
+///   ("lm_head.", "mtp.");
 /// - flat, the names that a language model has alone ("backbone.layers.0..", "lm_head.weight").
 /// In all other directories all are.
 std::function<bool(std::string_view)> language_tensors(const DirectoryModel& model,

@@ -38,7 +38,8 @@ std::uint32_t sampled_sum_of(const SafetensorsFile& file) {
   return crc32c(std::as_bytes(std::span(crcs)), crc32c(std::as_bytes(std::span(header))));
 }
 
-/// Name and revision of a snapshot in a cache of the Hub: .../models--nvidia--N/snapshots/5f2c. Names have no "--".
+/// Name and revision of a snapshot in a cache of the Hub: .../models--nvidia--N/snapshots/5f2c. Names have no
+/// "--".
 void add_hub_name(ModelRecord& record) {
   constexpr std::string_view prefix = "models--", separator = "--";
   const fs::path folder = record.path.parent_path();

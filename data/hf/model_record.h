@@ -10,7 +10,8 @@
 
 namespace nemocube {
 
-/// What tells a model directory from others, for those who leave weights to it: an adapter's base, frozen weights. As JSON:
+/// What tells a model directory from others, for those who leave weights to it: an adapter's base, frozen
+/// weights. As JSON:
 ///     {"path": "/hub/models--nvidia--N/snapshots/5f2c", "name": "nvidia/N", "revision": "5f2c",
 ///      "files": {"config.json": {"bytes": 1834, "crc32c": "e3069283"},
 ///                "model.safetensors": {"bytes": 3912, "sampled_crc32c": "0a1b2c3d"}}}
@@ -29,25 +30,26 @@ struct ModelRecord {
   std::string label() const;
 };
 
-/// Whether the directory is the snapshot that its name and revision mean in hub_cache(), so that others find it by these.
+/// Whether the directory is the snapshot that its name and revision mean in hub_cache(), so that others find
+/// it by these.
 bool is_in_hub_cache(const ModelRecord& record);
 
-/// Reads config.json, the index, and of each file of weights its header and up to 4 KiB of each tensor, which loading reads as
-/// well. `known`: sums of files that the directory's checkpoint has; they are taken over, not formed. Throws Error where files
-/// are missing or damaged.
+/// Reads config.json, the index, and of each file of weights its header and up to 4 KiB of each tensor, which
+/// loading reads as well. `known`: sums of files that the directory's checkpoint has; they are taken over,
+/// not formed. Throws Error where files are missing or damaged.
 ModelRecord record_of_model(const std::filesystem::path& directory, const FileSums& known = {});
 
 Json to_json(const ModelRecord& record);
 /// Throws Error naming file and place where something is missing or of another type.
 ModelRecord model_record_from(const JsonView& json);
 
-/// In which file two models differ, and how: "model.safetensors has other weights"; empty where all sums that both records have
-/// are the same. Names and paths do not count.
+/// In which file two models differ, and how: "model.safetensors has other weights"; empty where all sums that
+/// both records have are the same. Names and paths do not count.
 std::string first_difference(const ModelRecord& written, const ModelRecord& found);
 
-/// The CRC-32C of a safetensors file's header (its tensors and metadata) and of 4 KiB from the middle of each of its tensors, or of
-/// all of a smaller one. Training changes every tensor that it trains there as elsewhere, so the sum tells models apart; it is
-/// blind to damage elsewhere.
+/// The CRC-32C of a safetensors file's header (its tensors and metadata) and of 4 KiB from the middle of each
+/// of its tensors, or of all of a smaller one. Training changes every tensor that it trains there as
+/// elsewhere, so the sum tells models apart; it is blind to damage elsewhere.
 std::uint32_t sampled_sum(const std::filesystem::path& file);
 
 }  // namespace nemocube

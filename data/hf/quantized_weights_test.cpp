@@ -34,7 +34,8 @@ StoredBlob number(const std::string& name, float value) {
   return blob_of(name, Tensor::from<float>({value}, {}));
 }
 
-/// Experts in NVFP4, other projections in FP8, as in a MIXED_PRECISION export; `value` becomes what they mean.
+/// Experts in NVFP4, other projections in FP8, as in a MIXED_PRECISION export; `value` becomes what they
+/// mean.
 void add_quantized(std::vector<StoredBlob>& blobs, const NamedTensor& tensor) {
   const std::int64_t rows = tensor.value.dim(0), columns = tensor.value.dim(1);
   const RandomStream draw(5, tensor.name);
@@ -94,7 +95,8 @@ std::vector<NamedTensor> empty_model(const ModelConfig& config, DType dtype) {
 
 bool is_projection(const std::string& name) { return name.ends_with("_proj.weight"); }
 
-/// Writes a directory whose projections are quantized; returns the values of the model in f32. Names begin with `prefix`.
+/// Writes a directory whose projections are quantized; returns the values of the model in f32. Names begin
+/// with `prefix`.
 std::vector<NamedTensor> write_quantized(const fs::path& dir, const Json& more_config,
                                          const std::string& prefix = "", std::vector<StoredBlob> blobs = {}) {
   const ModelConfig config = small();

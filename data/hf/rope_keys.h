@@ -7,17 +7,17 @@
 /// The rotary embedding in config.json, for every family that has one.
 namespace nemocube {
 
-/// Reads either spelling: `rope_parameters` {rope_type, rope_theta, ...} of transformers 5, or `rope_theta` with
-/// `rope_scaling` {rope_type or type, ...} of older releases. Both may be there if they mean the same. Inside the
-/// object null counts as absent. Values as transformers 5.23 takes them:
+/// Reads either spelling: `rope_parameters` {rope_type, rope_theta, ...} of transformers 5, or `rope_theta`
+/// with `rope_scaling` {rope_type or type, ...} of older releases. Both may be there if they mean the same.
+/// Inside the object null counts as absent. Values as transformers 5.23 takes them:
 ///   rope_theta                        of the object, else of the whole config, else `theta`
 ///   original_max_position_embeddings  of the whole config, else of the object, else `positions`
-///   factor                            wanted, but that longrope and yarn take positions / original_max_position_embeddings
-///                                     where yarn has a null
+///   factor                            wanted, but that longrope and yarn take
+///                                     positions / original_max_position_embeddings where yarn has a null
 ///   beta_fast, beta_slow              0 is the default
-/// A value that the type does not use has no effect, and a warning says so. Throws Error naming the key for an unknown type
-/// or key, for a value that is missing, for a partial_rotary_factor other than 1 beside a type other than default, and
-/// where the two spellings differ.
+/// A value that the type does not use has no effect, and a warning says so. Throws Error naming the key for
+/// an unknown type or key, for a value that is missing, for a partial_rotary_factor other than 1 beside a
+/// type other than default, and where the two spellings differ.
 ///
 /// `positions`: max_position_embeddings of the model.
 RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions);

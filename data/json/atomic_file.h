@@ -39,8 +39,8 @@ class AtomicFile {
   FileSum sum_;
 };
 
-/// Writes parts of a file that an AtomicFile of some rank has created. Each rank opens the file for itself and
-/// writes its own parts; sync() makes them durable. Errors name the target.
+/// Writes parts of a file that an AtomicFile of some rank has created. Each rank opens the file for itself
+/// and writes its own parts; sync() makes them durable. Errors name the target.
 class FilePart {
  public:
   FilePart(const std::filesystem::path& temporary, std::filesystem::path target);
@@ -68,11 +68,12 @@ class FilePart {
   std::vector<Segment> segments_;
 };
 
-/// Writes a whole file. The ranks of `group` call this function together and with the same text: rank 0 writes,
-/// all return the sum or throw its Error.
+/// Writes a whole file. The ranks of `group` call this function together and with the same text: rank 0
+/// writes, all return the sum or throw its Error.
 FileSum write_file_atomically(const std::filesystem::path& target, std::string_view text,
                               Communicator* group = nullptr);
-/// The same for the file `name` in a directory that exists; `name` may have folders in front, which are created.
+/// The same for the file `name` in a directory that exists; `name` may have folders in front, which are
+/// created.
 FileSum write_file_in(const std::filesystem::path& directory, const std::string& name, std::string_view text,
                       Communicator* group = nullptr);
 FileSum sum_of(std::string_view text);

@@ -15,8 +15,8 @@
 /// All ranks use the same order of the rows: 0, 1, 2, ... or, shuffled, permutation(rows, seed + epoch). Of
 /// every dp_size * batch_size consecutive rows in this order, rank r takes those at r, r + dp_size, r + 2
 /// dp_size, ... The rows of a step therefore do not depend on dp_size as long as the global batch is the
-/// same. All ranks get as many batches in an epoch. The last one may be short, and have fewer rows, or none, on
-/// the last ranks; with drop_last it is left out.
+/// same. All ranks get as many batches in an epoch. The last one may be short, and have fewer rows, or none,
+/// on the last ranks; with drop_last it is left out.
 namespace nemocube {
 
 struct LoaderOptions {
@@ -53,8 +53,9 @@ class Loader {
 
   /// The next batch of this rank. pre: !epoch_done()
   Batch next();
-  /// The microbatches of one step: `count` batches, fewer at the end of an epoch. Where the data set makes its rows on
-  /// demand, a thread then makes those of the next step, if that is in the same epoch, and rows of two steps are in memory.
+  /// The microbatches of one step: `count` batches, fewer at the end of an epoch. Where the data set makes
+  /// its rows on demand, a thread then makes those of the next step, if that is in the same epoch, and rows
+  /// of two steps are in memory.
   std::vector<Batch> next_group(std::int64_t count);
 
   std::int64_t epoch() const { return epoch_; }

@@ -32,8 +32,8 @@ Names epoch(Loader& loader) {
   return names;
 }
 
-/// Rows of `mock` that a loader may make ahead of time. Row `bad` throws; `others` counts the rows that another thread
-/// than the first one made.
+/// Rows of `mock` that a loader may make ahead of time. Row `bad` throws; `others` counts the rows that
+/// another thread than the first one made.
 class OnDemand final : public Dataset {
  public:
   explicit OnDemand(std::int64_t rows, std::int64_t bad = -1) : rows_(mock(rows)), bad_(bad) {}

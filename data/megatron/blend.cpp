@@ -140,8 +140,8 @@ std::vector<BlendPlace> blend_places(std::span<const double> weights, std::int64
     std::size_t part = 0;
     double furthest = std::numeric_limits<double>::lowest();
     for (std::size_t k = 0; k < weights.size(); ++k) {
-      // The product is rounded before the difference, as in Megatron's own code for x86-64: a fused multiply-add would
-      // decide other ties. A compiler may not fuse what goes through memory.
+      // The product is rounded before the difference, as in Megatron's own code for x86-64: a fused
+      // multiply-add would decide other ties. A compiler may not fuse what goes through memory.
       const volatile double due = weights[k] * reached;
       const double behind = due - static_cast<double>(taken[k]);
       if (behind <= furthest || (!limits.empty() && taken[k] == limits[k])) continue;

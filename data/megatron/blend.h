@@ -19,16 +19,17 @@ enum class MegatronSplit { train, validation, test };
 /// The blend that `paths` names:
 ///   - a list of prefixes (of .bin and .idx files), or of weights and prefixes by turns
 ///   - one text: a prefix; a pattern with *, ? or [ for files; or a JSON file with such a list
-/// A JSON file may also hold an object of such lists, {train, validation, test} (valid, val and dev are validation);
-/// `whole` is then true, because the list is that of the split alone. Throws Error naming what is wrong.
+/// A JSON file may also hold an object of such lists, {train, validation, test} (valid, val and dev are
+/// validation); `whole` is then true, because the list is that of the split alone. Throws Error naming what
+/// is wrong.
 struct NamedBlend {
   Blend blend;
   bool whole = false;
 };
 NamedBlend read_blend(const std::vector<std::string>& paths, MegatronSplit split);
 
-/// Sequences [first, last) of `sequences` for a part of "900,50,50": the shares are added up and rounded to even. Throws
-/// Error when `shares` are not up to three numbers from 0, or when the part is empty.
+/// Sequences [first, last) of `sequences` for a part of "900,50,50": the shares are added up and rounded to
+/// even. Throws Error when `shares` are not up to three numbers from 0, or when the part is empty.
 std::pair<std::int64_t, std::int64_t> split_range(const std::string& shares, MegatronSplit split,
                                                   std::int64_t sequences);
 
@@ -38,8 +39,9 @@ struct BlendPlace {
   std::int64_t sample = 0;  ///< of this part
 };
 
-/// For i = 0, 1, ... `size` - 1: the part whose weight * max(i, 1) is furthest above the number of samples taken from it,
-/// the first of several, and its next sample. With `limits` a part is left out once so many samples are taken.
+/// For i = 0, 1, ... `size` - 1: the part whose weight * max(i, 1) is furthest above the number of samples
+/// taken from it, the first of several, and its next sample. With `limits` a part is left out once so many
+/// samples are taken.
 std::vector<BlendPlace> blend_places(std::span<const double> weights, std::int64_t size,
                                      std::span<const std::int64_t> limits = {});
 

@@ -7,13 +7,14 @@
 
 namespace nemocube {
 
-/// Where the samples of Megatron's GPTDataset lie in a file of tokens, number for number as Megatron-LM and NeMo AutoModel
-/// compute it (megatron/core/datasets/gpt_dataset.py).
+/// Where the samples of Megatron's GPTDataset lie in a file of tokens, number for number as Megatron-LM and
+/// NeMo AutoModel compute it (megatron/core/datasets/gpt_dataset.py).
 ///
-/// The sequences [first, last), E times over and shuffled, make one row of tokens, which is cut into samples of S + 1
-/// tokens; neighbours share a token. E is the smallest number for which n samples come about. The samples are shuffled,
-/// too. Where the last time over gives less than 80 % of its samples, sequences and samples of it are shuffled apart and
-/// come last. Random numbers are those of numpy.random.RandomState(seed).
+/// The sequences [first, last), E times over and shuffled, make one row of tokens, which is cut into samples
+/// of S + 1 tokens; neighbours share a token. E is the smallest number for which n samples come about. The
+/// samples are shuffled, too. Where the last time over gives less than 80 % of its samples, sequences and
+/// samples of it are shuffled apart and come last. Random numbers are those of
+/// numpy.random.RandomState(seed).
 struct GptIndex {
   struct Place {
     std::int64_t document = 0;  ///< place in `documents`
@@ -31,8 +32,8 @@ struct GptRange {
   std::uint32_t seed = 1234;
 };
 
-/// Throws Error naming the file when the sequences have too few tokens for a sample, when n S is above 2^62, when there are more
-/// than 2^32 samples or sequences to shuffle, and as require_index_memory() does.
+/// Throws Error naming the file when the sequences have too few tokens for a sample, when n S is above 2^62,
+/// when there are more than 2^32 samples or sequences to shuffle, and as require_index_memory() does.
 GptIndex gpt_index(const IndexedTokens& tokens, const GptRange& range);
 
 }  // namespace nemocube

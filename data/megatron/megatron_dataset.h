@@ -9,9 +9,10 @@
 #include "data/megatron/blend.h"
 #include "data/megatron/gpt_index.h"
 
-/// Pretraining data in Megatron's files (NeMo AutoModel's MegatronPretraining, Megatron-LM's GPTDataset): samples of S
-/// positions from token files, in a random order that seed and number of samples determine. A sample runs over the ends
-/// of documents, as there. Every position has a label. Rows are read when they are asked for.
+/// Pretraining data in Megatron's files (NeMo AutoModel's MegatronPretraining, Megatron-LM's GPTDataset):
+/// samples of S positions from token files, in a random order that seed and number of samples determine. A
+/// sample runs over the ends of documents, as there. Every position has a label. Rows are read when they are
+/// asked for.
 namespace nemocube {
 
 struct MegatronOptions {
@@ -43,8 +44,8 @@ class GptDataset final : public Dataset {
   GptIndex index_;
 };
 
-/// The samples of several token files. With weights w each file makes ceil(ceil(n w) * 1.005) samples, of which ceil(n w)
-/// are used; without, each makes those of one time over, and all, or the first n, are used.
+/// The samples of several token files. With weights w each file makes ceil(ceil(n w) * 1.005) samples, of
+/// which ceil(n w) are used; without, each makes those of one time over, and all, or the first n, are used.
 class BlendedDataset final : public Dataset {
  public:
   /// Throws Error also when a file has fewer samples than its weight asks of it.

@@ -115,7 +115,8 @@ TEST_CASE("megatron: a JSON file, with a list for each split or one for all") {
 }
 
 TEST_CASE("megatron: weights are added up as numpy does") {
-  // numpy.sum(numpy.array([1 / (k + 3) for k in range(n)])).hex(), numpy 2.4; those above 7 differ from a plain sum.
+  // numpy.sum(numpy.array([1 / (k + 3) for k in range(n)])).hex(), numpy 2.4; those above 7 differ from a
+  // plain sum.
   const std::map<std::size_t, double> sums{{0, 0.0},
                                            {5, 0x1.17c57c57c57c5p+0},
                                            {7, 0x1.5437437437437p+0},

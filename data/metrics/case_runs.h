@@ -5,8 +5,8 @@
 
 namespace nemocube {
 
-/// A row of the tables of letter case: the code points first, first + step, ..., last change to the one `offset` further
-/// on.
+/// A row of the tables of letter case: the code points first, first + step, ..., last change to the one
+/// `offset` further on.
 struct CaseRun {
   char32_t first, last;
   std::uint32_t step;

@@ -119,7 +119,8 @@ std::vector<std::string> names_from(const JsonView& config, const char* key) {
   return names;
 }
 
-/// The entries of target_modules, unless they are an expression, or exclude_modules may take some of them back.
+/// The entries of target_modules, unless they are an expression, or exclude_modules may take some of them
+/// back.
 std::vector<std::string> targets_from(const JsonView& config) {
   for (const char* key : {"target_modules", "exclude_modules"})
     if (const auto value = config.find(key); value && !value->value().is_string()) names_from(config, key);

@@ -16,7 +16,8 @@ constexpr const char* peft_config_name = "adapter_config.json";
 constexpr const char* peft_tensors_name = "adapter_model.safetensors";
 constexpr const char* automodel_config_name = "automodel_peft_config.json";
 
-/// How the matrices of a stack of experts [experts, out, in] lie in a file. B's last index is the expert in the first two.
+/// How the matrices of a stack of experts [experts, out, in] lie in a file. B's last index is the expert in
+/// the first two.
 enum class StackLayout : std::uint8_t {
   current,  ///< PEFT from 0.19 on: A [experts r, in], B [out, r experts]
   peft_0_18,  ///< PEFT 0.18, and AutoModel: A [experts r, out], B [in, r experts], so that a weight gets s (B A) transposed
@@ -47,9 +48,9 @@ struct PeftConfig {
   double alpha_of(std::string_view path) const { return alpha_pattern.value_of(path, alpha); }
 };
 
-/// Reads both files of a directory. Throws Error naming file, key, wish and value where a value is of another type or out of
-/// range, and where a field asks for what LoraAdapters cannot say: docs/adapters.md has the list. A field that is not known is
-/// such a field, unless it is null, false or empty.
+/// Reads both files of a directory. Throws Error naming file, key, wish and value where a value is of another
+/// type or out of range, and where a field asks for what LoraAdapters cannot say: docs/adapters.md has the
+/// list. A field that is not known is such a field, unless it is null, false or empty.
 PeftConfig read_peft_config(const std::filesystem::path& directory);
 
 }  // namespace nemocube

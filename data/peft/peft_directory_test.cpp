@@ -33,7 +33,8 @@ const std::string q_path = "model.layers.2.mixer.q_proj", experts_path = "model.
                   down_stack = "backbone.layers.1.mixer.experts.down_proj";
 Entries query(std::int64_t rank = 4) { return pair_of(q_path, rank, 8, 8); }
 
-/// A directory with zeros under these names and a config with these further members (r and lora_alpha are 4 and 8).
+/// A directory with zeros under these names and a config with these further members (r and lora_alpha are 4
+/// and 8).
 class AdapterDir {
  public:
   explicit AdapterDir(const Entries& entries, const std::string& members = "") {

@@ -11,25 +11,27 @@
 /// Names of adapters: in memory (model/lora.h) and in files of PEFT.
 namespace nemocube {
 
-/// A weight of the model that can have an adapter: of a linear layer [out, in], or of a stack of experts [experts, out, in].
+/// A weight of the model that can have an adapter: of a linear layer [out, in], or of a stack of experts
+/// [experts, out, in].
 struct AdaptableWeight {
   std::int64_t experts = 0;  ///< 0: a linear layer
   std::int64_t out = 0, in = 0;
   std::int64_t top_k = 0;  ///< experts of a token
 };
-/// By canonical module name: linear layers, lm_head and stacks of experts. Embeddings, convolutions and the router's gate have
-/// no adapters.
+/// By canonical module name: linear layers, lm_head and stacks of experts. Embeddings, convolutions and the
+/// router's gate have no adapters.
 using AdaptableWeights = std::map<std::string, AdaptableWeight, std::less<>>;
 AdaptableWeights adaptable_weights(const ModelSetup& setup);
 
-/// The stacks of a module with experts, "....mixer.experts", in the order in which PEFT wraps them: where both have an adapter, that
-/// of the first is named "....mixer.experts.base_layer", that of the second "....mixer.experts".
+/// The stacks of a module with experts, "....mixer.experts", in the order in which PEFT wraps them: where
+/// both have an adapter, that of the first is named "....mixer.experts.base_layer", that of the second
+/// "....mixer.experts".
 constexpr std::array<std::string_view, 2> expert_stacks{"up_proj", "down_proj"};
 constexpr std::string_view wrapped_stack = ".base_layer";
 
-/// The name of a tensor with an adapter: "base_model.model.PATH.lora_A.weight", where "base_model.model." may be missing, and the
-/// name of the adapter may stand before "weight", as in PEFT's memory: "....lora_A.default.weight". What wrappers of modules add
-/// (without_wrappers()) is left out.
+/// The name of a tensor with an adapter: "base_model.model.PATH.lora_A.weight", where "base_model.model." may
+/// be missing, and the name of the adapter may stand before "weight", as in PEFT's memory:
+/// "....lora_A.default.weight". What wrappers of modules add (without_wrappers()) is left out.
 struct PeftKey {
   std::string path;   ///< "model.layers.0.mixer.q_proj"
   char factor = 'A';  ///< or B
@@ -39,9 +41,9 @@ std::optional<PeftKey> parse_peft_key(std::string_view key);
 std::string without_peft_prefix(std::string_view key);
 std::string peft_key(std::string_view path, char factor);
 
-/// NameTable::canonical() of a path: "model.layers.0.mixer.q_proj", "backbone.layers.0.mixer.q_proj" and "layers.0.mixer.q_proj" ->
-/// the second of them. Before these may stand what says that they are of a language model (without_language_prefix()). The way
-/// back is NameTable::class_name().
+/// NameTable::canonical() of a path: "model.layers.0.mixer.q_proj", "backbone.layers.0.mixer.q_proj" and
+/// "layers.0.mixer.q_proj" -> the second of them. Before these may stand what says that they are of a
+/// language model (without_language_prefix()). The way back is NameTable::class_name().
 std::string canonical_module(std::string_view path_in_file, const ModelNames& names);
 /// "....mixer.experts.up_proj", 3 -> "....mixer.experts.3.up_proj"
 std::string expert_path(std::string_view stack, std::string_view expert);

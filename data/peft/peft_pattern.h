@@ -9,8 +9,8 @@
 
 namespace nemocube {
 
-/// A key of PEFT's rank_pattern and alpha_pattern: an expression for the end of a module's path, which begins at the path's start
-/// or behind a dot. In Python: re.match("(.*\.)?(KEY)$", path).
+/// A key of PEFT's rank_pattern and alpha_pattern: an expression for the end of a module's path, which begins
+/// at the path's start or behind a dot. In Python: re.match("(.*\.)?(KEY)$", path).
 class PeftPattern {
  public:
   /// Throws Error with the expression where it is not supported (data/tokenizer/regex_syntax.h) or too long.

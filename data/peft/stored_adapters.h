@@ -25,11 +25,13 @@ struct StoredAdapter {
 };
 using StoredAdapters = std::map<std::string, StoredAdapter, std::less<>>;  ///< by canonical module name
 
-/// Finds the adapter of every tensor. Warns of tensors of multi-token prediction that the model does not have, and of whole base
-/// weights, which PEFT adds for lm_head: they are not read. Throws Error naming the file where
-///   - a tensor is part of what LoraAdapters cannot say (DoRA, biases, adapted embeddings, trained copies of modules),
-///   - tensors fit no module of the model, or have other shapes, ranks or dtypes than the model and the config ask for: one Error
-///     with the number of each kind and the first ten,
+/// Finds the adapter of every tensor. Warns of tensors of multi-token prediction that the model does not
+/// have, and of whole base weights, which PEFT adds for lm_head: they are not read. Throws Error naming the
+/// file where
+///   - a tensor is part of what LoraAdapters cannot say (DoRA, biases, adapted embeddings, trained copies of
+///     modules),
+///   - tensors fit no module of the model, or have other shapes, ranks or dtypes than the model and the
+///     config ask for: one Error with the number of each kind and the first ten,
 ///   - it cannot be told which stack a pair of tensors adapts, or how the pair lies there.
 StoredAdapters find_adapters(const SafetensorsFile& file, const PeftConfig& peft, const ModelSetup& setup);
 

@@ -167,7 +167,8 @@ class SourceList {
   std::vector<TensorSource> sources_;
 };
 
-/// The path of a stack in a file: that of the module with the experts, which PEFT wraps once for each of its stacks.
+/// The path of a stack in a file: that of the module with the experts, which PEFT wraps once for each of its
+/// stacks.
 std::string stack_path(const std::string& name, const HeldAdapters& adapters) {
   const std::size_t dot = name.rfind('.');
   const std::string module = name.substr(0, dot), stack = name.substr(dot + 1);

@@ -42,12 +42,12 @@ struct SafetensorsHeader {
 };
 
 constexpr std::int64_t safetensors_length_bytes = 8;  ///< with which a file begins
-/// The length N of the header, from the first bytes of a file of `file_bytes`. Throws Error "what: ..." when the file
-/// cannot hold such a header.
+/// The length N of the header, from the first bytes of a file of `file_bytes`. Throws Error "what: ..." when
+/// the file cannot hold such a header.
 std::int64_t safetensors_header_length(std::uint64_t first_bytes, std::int64_t file_bytes,
                                        const std::string& what);
-/// Reads and checks a header, the N bytes of JSON; afterwards every tensor lies inside the file of `file_bytes` and
-/// has the bytes that its shape asks for. Throws Error "what: ..." for a damaged file.
+/// Reads and checks a header, the N bytes of JSON; afterwards every tensor lies inside the file of
+/// `file_bytes` and has the bytes that its shape asks for. Throws Error "what: ..." for a damaged file.
 SafetensorsHeader parse_safetensors_header(std::string_view header, std::int64_t file_bytes,
                                            const std::string& what);
 

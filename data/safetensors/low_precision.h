@@ -26,8 +26,8 @@ constexpr std::array<float, 256> decode_all_e4m3() {
 
 }  // namespace low_precision_detail
 
-/// F8_E4M3 (e4m3fn): sign, 4 bits of exponent with bias 7, 3 of fraction. The largest value is 448; there is no infinity,
-/// and 0x7F and 0xFF are NaN. https://arxiv.org/abs/2209.05433
+/// F8_E4M3 (e4m3fn): sign, 4 bits of exponent with bias 7, 3 of fraction. The largest value is 448; there is
+/// no infinity, and 0x7F and 0xFF are NaN. https://arxiv.org/abs/2209.05433
 inline constexpr std::array<float, 256> e4m3_values = low_precision_detail::decode_all_e4m3();
 
 /// e2m1: sign, 2 bits of exponent, 1 of fraction. OCP Microscaling Formats 1.0.

@@ -45,8 +45,8 @@ void to_floats(const StoredIn& at, std::span<const std::byte> bytes, std::span<f
   at.file->convert(*at.entry, aligned, Tensor::borrow(to.data(), Shape{std::ssize(to)}, DType::f32, nullptr));
 }
 
-/// Codes of a tensor from some byte on, and the values of those that share a factor; both functions return the end of what they
-/// wrote.
+/// Codes of a tensor from some byte on, and the values of those that share a factor; both functions return
+/// the end of what they wrote.
 struct Codes {
   const std::byte* data;
   std::int64_t first_byte;

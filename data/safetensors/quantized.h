@@ -9,11 +9,14 @@
 
 /// Tensors stored as codes of few bits, with scales in tensors beside them:
 ///     F8_E4M3           value = code * scale            one scale a tensor, a row, or a block of 128 x 128
-///     U8, NVFP4         value = code * (scale * scale_2)  e2m1 codes, two a byte, the first in the low bits; an F8_E4M3
-///                                                       scale for 16 columns of a row, an F32 scale_2 for the tensor
-/// in f32. Blocks at the edges may be partial. The NVFP4 codes of a matrix [rows, columns] are stored as U8 [rows, columns / 2].
-/// Sources: ModelOpt's modelopt/torch/export/quant_utils.py and quantization/qtensor/nvfp4_tensor.py; DeepSeek-V3's
-/// weight_scale_inv, which multiplies in spite of its name.
+///     U8, NVFP4         value = code * (scale * scale_2)  e2m1 codes, two a byte, the first in the low bits;
+///                                                         an F8_E4M3
+///                                                       scale for 16 columns of a row, an F32 scale_2 for
+///                                                       the tensor
+/// in f32. Blocks at the edges may be partial. The NVFP4 codes of a matrix [rows, columns] are stored as U8
+/// [rows, columns / 2]. Sources: ModelOpt's modelopt/torch/export/quant_utils.py and
+/// quantization/qtensor/nvfp4_tensor.py; DeepSeek-V3's weight_scale_inv, which multiplies in spite of its
+/// name.
 namespace nemocube {
 
 /// What a model's files hold beside the codes of one tensor; `file` is null for what is absent.
@@ -35,8 +38,8 @@ class Quantized {
   /// What has to be read beside the codes of some elements; the second is empty without scale_2.
   StoredBytes scale_bytes(Range elements) const;
   StoredBytes scale_2_bytes() const;
-  /// The values of `elements`, from their codes and scale_bytes() and scale_2_bytes(). Error naming file and tensor for a
-  /// scale that is not finite.
+  /// The values of `elements`, from their codes and scale_bytes() and scale_2_bytes(). Error naming file and
+  /// tensor for a scale that is not finite.
   void decode(Range elements, std::span<const std::byte> codes, std::span<const std::byte> scales,
               std::span<const std::byte> scale_2, std::span<float> to) const;
 

@@ -17,10 +17,10 @@
 
 namespace nemocube {
 
-/// A safetensors file that stays open: opening reads only the header, and values are read when they are asked for.
-/// Replacing or removing the file does not disturb its readers. When the file is cut off in place, reading throws
-/// Error (which is why the file is not mapped into memory: touching a page that is gone ends the process).
-/// Many threads may call const members at once.
+/// A safetensors file that stays open: opening reads only the header, and values are read when they are asked
+/// for. Replacing or removing the file does not disturb its readers. When the file is cut off in place,
+/// reading throws Error (which is why the file is not mapped into memory: touching a page that is gone ends
+/// the process). Many threads may call const members at once.
 class SafetensorsFile {
  public:
   /// Opens the file and checks its header. Throws Error naming the file.
@@ -41,13 +41,13 @@ class SafetensorsFile {
   Tensor tensor(std::string_view name) const { return tensor(at(name)); }
   /// A meta tensor with the shape and dtype of tensor(). Errors as there.
   Tensor meta(const StoredTensor& which) const;
-  /// Reads the elements from `first` on, in row-major order, into a contiguous tensor, converting to its dtype as
-  /// Tensor::copy_from() does.
+  /// Reads the elements from `first` on, in row-major order, into a contiguous tensor, converting to its
+  /// dtype as Tensor::copy_from() does.
   void read(const StoredTensor& which, std::int64_t first, const Tensor& into) const;
   /// Reads stored bytes, those of the tensor from `begin` on.
   void read_bytes(const StoredTensor& which, std::int64_t begin, std::span<std::byte> to) const;
-  /// Takes the stored bytes of some elements, as read_bytes() reads them, into a contiguous tensor of as many, like
-  /// read().
+  /// Takes the stored bytes of some elements, as read_bytes() reads them, into a contiguous tensor of as
+  /// many, like read().
   void convert(const StoredTensor& which, std::span<const std::byte> bytes, const Tensor& into) const;
 
  private:
@@ -65,7 +65,8 @@ struct StoredBytes {
 
 class Quantized;  // data/safetensors/quantized.h
 
-/// One tensor of a model and the file that holds it: values, or codes with scales that are stored beside them.
+/// One tensor of a model and the file that holds it: values, or codes with scales that are stored beside
+/// them.
 struct StoredIn {
   std::shared_ptr<const SafetensorsFile> file;
   const StoredTensor* entry = nullptr;
@@ -80,8 +81,8 @@ struct StoredIn {
   /// What has to be read for some elements: their bytes, and those of their scales.
   using Pieces = std::array<StoredBytes, 3>;
   Pieces pieces(Range elements) const;
-  /// Takes what pieces() names, one after the other, into a contiguous tensor of as many elements, converting to its dtype.
-  /// Codes become values in f32, which are rounded once.
+  /// Takes what pieces() names, one after the other, into a contiguous tensor of as many elements, converting
+  /// to its dtype. Codes become values in f32, which are rounded once.
   void convert(Range elements, std::span<const std::byte> bytes, const Tensor& into) const;
   /// Reads the elements from `first` on into a contiguous tensor, converting like convert().
   void read(std::int64_t first, const Tensor& into) const;

@@ -54,7 +54,8 @@ class LongestMatch {
 class AddedTokens {
  public:
   /// `list` may be absent. Ids follow the rules of the format: the model's id for strings in its vocabulary,
-  /// else the next free one. Throws Error when the list gives another id, and warns where a declared token does.
+  /// else the next free one. Throws Error when the list gives another id, and warns where a declared token
+  /// does.
   static AddedTokens load(const std::optional<JsonRef>& list, const std::vector<DeclaredToken>& declared,
                           const Bpe& model, const Normalizer& normalizer);
 

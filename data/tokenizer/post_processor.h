@@ -13,7 +13,8 @@ namespace nemocube::tok {
 struct PostProcessor {
   std::vector<std::int64_t> prefix;
   std::vector<std::int64_t> suffix;
-  /// The steps with `trim_offsets`, which take spaces out of the ranges of tokens: the `add_prefix_space` of each.
+  /// The steps with `trim_offsets`, which take spaces out of the ranges of tokens: the `add_prefix_space` of
+  /// each.
   std::vector<bool> trims;
 
   /// `spec` may be absent. Throws Error naming a component that is not supported.

@@ -10,8 +10,8 @@ extern const std::string not_white_space_class;
 extern const std::string word_class;
 
 /// The name that PCRE2 has for a property. `key` is the name in lower case without separators. A name that is
-/// neither a general category nor a known property counts as a script; PCRE2 refuses it where there is no such
-/// script.
+/// neither a general category nor a known property counts as a script; PCRE2 refuses it where there is no
+/// such script.
 std::string pcre2_property(const std::string& key, const std::string& name);
 
 }  // namespace nemocube::tok

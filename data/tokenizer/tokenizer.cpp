@@ -40,7 +40,8 @@ namespace {
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-/// Takes the characters out of `span` that `token` has as spaces at its ends. `added`: the first one is not in the text.
+/// Takes the characters out of `span` that `token` has as spaces at its ends. `added`: the first one is not
+/// in the text.
 void trim_span(TokenSpan& span, std::string_view token, std::string_view text, bool added) {
   constexpr char32_t byte_level_space = U'\u0120';
   std::size_t leading = 0, trailing = 0, characters = 0;

@@ -38,10 +38,10 @@ struct TokenSpan {
 /// Cheap to copy. Many threads may call const members at once.
 class Tokenizer {
  public:
-  /// Reads `tokenizer.json`, or the file of that name in a directory, and the tokens that the files beside it declare
-  /// (`tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`), as AutoTokenizer of transformers 5 does
-  /// (declared_tokens.h). Throws Error naming the file and what is wrong in it; warns of tokens that have another id than
-  /// the file says.
+  /// Reads `tokenizer.json`, or the file of that name in a directory, and the tokens that the files beside it
+  /// declare (`tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`), as AutoTokenizer of
+  /// transformers 5 does (declared_tokens.h). Throws Error naming the file and what is wrong in it; warns of
+  /// tokens that have another id than the file says.
   static Tokenizer load(const std::filesystem::path& directory_or_file);
 
   /// Ids of `text`. `add_special` includes the tokens that the post-processor puts around the text. Added
@@ -54,10 +54,10 @@ class Tokenizer {
   /// Spaces are never trimmed, whatever `trim_offsets` says.
   std::vector<TokenSpan> encode_with_offsets(std::string_view text, bool add_special) const;
 
-  /// encode_with_offsets(text, false) with the ranges that the `tokenizers` library reports. They consist of whole
-  /// characters, so tokens that share a character overlap. A token made only of inserted characters has the range of the
-  /// next character. Where the post-processor has `trim_offsets`, spaces at the ends of a token are left out; the range of
-  /// a token of nothing else is empty.
+  /// encode_with_offsets(text, false) with the ranges that the `tokenizers` library reports. They consist of
+  /// whole characters, so tokens that share a character overlap. A token made only of inserted characters has
+  /// the range of the next character. Where the post-processor has `trim_offsets`, spaces at the ends of a
+  /// token are left out; the range of a token of nothing else is empty.
   std::vector<TokenSpan> encode_with_library_offsets(std::string_view text) const;
 
   /// Text of `ids`, invalid UTF-8 replaced by U+FFFD. `skip_special` drops special tokens. Ids that

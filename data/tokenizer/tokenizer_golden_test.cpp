@@ -19,8 +19,8 @@ using Ids = std::vector<std::int64_t>;
 
 const std::vector<std::string> models = {"split", "gpt2", "flags", "legacy", "fallback"};
 
-/// What the library makes of tokenizer.json alone. AutoTokenizer, and this program, also take the token of `padding` as a special
-/// token (declared_tokens_test.cpp).
+/// What the library makes of tokenizer.json alone. AutoTokenizer, and this program, also take the token of
+/// `padding` as a special token (declared_tokens_test.cpp).
 Tokenizer as_the_library_has_it(const std::string& model) {
   nlohmann::json document = read_golden(model + "/tokenizer.json");
   document.erase("padding");

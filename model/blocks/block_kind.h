@@ -7,8 +7,8 @@ namespace nemocube {
 
 class BlockType;
 
-/// The kind of a block: a handle of its BlockType, which two kinds never share. Each block has one mixer; which
-/// norms it has, BlockConfig::residual says.
+/// The kind of a block: a handle of its BlockType, which two kinds never share. Each block has one mixer;
+/// which norms it has, BlockConfig::residual says.
 class BlockKind {
  public:
   constexpr BlockKind(const BlockType& type) : type_(&type) {}  // NOLINT: a type names its kind

@@ -27,13 +27,13 @@ struct AdamWRange {
   }
 };
 
-/// What changes from step to step, [4] f64 in host memory: lr, weight_decay, 1 - beta1^t, 1 - beta2^t. A step reads it
-/// from its device, so that the same work can be queued again with other values. Error for step < 1.
+/// What changes from step to step, [4] f64 in host memory: lr, weight_decay, 1 - beta1^t, 1 - beta2^t. A step
+/// reads it from its device, so that the same work can be queued again with other values. Error for step < 1.
 Tensor adamw_schedule(const AdamWOptions& options);
 
-/// One step of all ranges in one pass over memory and by one call of a kernel, with g = grad_scale grad, unless the gate
-/// is closed. lr, weight_decay and t are those of `schedule`, lr and weight_decay times the factors of the range; the
-/// other numbers are those of `options`:
+/// One step of all ranges in one pass over memory and by one call of a kernel, with g = grad_scale grad,
+/// unless the gate is closed. lr, weight_decay and t are those of `schedule`, lr and weight_decay times the
+/// factors of the range; the other numbers are those of `options`:
 ///
 ///   decoupled   w <- w (1 - lr weight_decay)          otherwise   g <- g + weight_decay w
 ///   m <- beta1 m + (1 - beta1) g
@@ -48,8 +48,8 @@ Tensor adamw_schedule(const AdamWOptions& options);
 /// arithmetic in the dtype of the master; the factors that depend on t alone in f64
 /// errors     Error for other shapes, dtypes or layouts, or a beta outside [0, 1)
 /// repeat     same bits for any number of threads
-/// gate       see UpdateGate; what counts as written: master, model_copy (a master beyond the largest bf16 number
-///            rounds to infinity) and both moments
+/// gate       see UpdateGate; what counts as written: master, model_copy (a master beyond the largest bf16
+///            number rounds to infinity) and both moments
 void adamw_step(std::span<const AdamWRange> ranges, const AdamWOptions& options, const Tensor& schedule,
                 const UpdateGate& gate);
 

@@ -7,7 +7,8 @@
 /// Kernels behind ops/adamw/adamw.h: arguments checked by the caller.
 namespace nemocube {
 
-/// Numbers of one range, formed in f64 and rounded to the type of the master. `schedule` is that of adamw_schedule().
+/// Numbers of one range, formed in f64 and rounded to the type of the master. `schedule` is that of
+/// adamw_schedule().
 template <class T>
 struct AdamWFactors {
   T beta1, rest1, beta2, rest2, eps, keep, l2, rate, root;

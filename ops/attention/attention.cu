@@ -1,20 +1,22 @@
 #include "ops/attention/attention_tiles.cuh"
 
-// Attention for every dtype and head_dim, with multiply-adds in f32. A block of 16 x 8 threads has 64 rows: queries in
-// forward and dq, keys in dk and dv. It walks over tiles of 64 rows of the other kind: the scores of two tiles are
-// products over the head's channels, 32 at a time; weighted sums of rows add to 64 x `width` sums in registers. Heads of more
-// than `width` channels take several passes, which form the scores again. All sums are formed in a fixed order.
+// Attention for every dtype and head_dim, with multiply-adds in f32. A block of 16 x 8 threads has 64 rows:
+// queries in forward and dq, keys in dk and dv. It walks over tiles of 64 rows of the other kind: the scores
+// of two tiles are products over the head's channels, 32 at a time; weighted sums of rows add to 64 x `width`
+// sums in registers. Heads of more than `width` channels take several passes, which form the scores again.
+// All sums are formed in a fixed order.
 namespace nemocube::cuda::attention {
 namespace {
 
-// A thread has four rows and twice four columns of the scores: a warp's four threads y and eight threads x then read
-// different banks, whether they read four numbers of their rows or of their columns.
+// A thread has four rows and twice four columns of the scores: a warp's four threads y and eight
+// threads x then read different banks, whether they read four numbers of their rows or of their columns.
 constexpr int tile = 64, rows_each = 4, columns_each = 8;
 constexpr int threads_x = tile / columns_each, threads_y = tile / rows_each, threads = threads_x * threads_y;
 // Channels of a product, and rows of a weighted sum, that are in shared memory at a time.
 constexpr int depth = 32;
 
-/// All kernels have these tiles. To have no bank conflicts, the columns of a row are permuted by groups of four or eight.
+/// All kernels have these tiles. To have no bank conflicts, the columns of a row are permuted by groups of
+/// four or eight.
 template <int width>
 struct Shared {
   union {
@@ -198,8 +200,8 @@ __device__ void store(const Accumulators<width>& sums, RowOf&& row_of, const flo
   }
 }
 
-/// Turns scores of keys from k0 on into weights relative to the largest score of a row so far, and returns in `factor`
-/// what the sums of earlier keys are multiplied by. `seen`: keys that a row sees.
+/// Turns scores of keys from k0 on into weights relative to the largest score of a row so far, and returns in
+/// `factor` what the sums of earlier keys are multiplied by. `seen`: keys that a row sees.
 __device__ void softmax(Scores& s, float (&most)[rows_each], float (&total)[rows_each],
                         float (&factor)[rows_each], const std::int64_t (&seen)[rows_each], std::int64_t k0,
                         float scale) {
@@ -297,7 +299,8 @@ __global__ void __launch_bounds__(threads, 1) attention_forward_kernel(const For
   }
 }
 
-/// delta of the queries of all pairs. A block has tiles of 64 rows as forward does; 16 threads have a row at a time.
+/// delta of the queries of all pairs. A block has tiles of 64 rows as forward does; 16 threads have a row at
+/// a time.
 template <class T>
 __global__ void __launch_bounds__(threads) attention_delta_kernel(const Backward<T> t) {
   const Problem& p = t.problem;

@@ -21,11 +21,12 @@ struct AttentionOptions {
 ///
 /// shapes     q, o [T, heads * head_dim]; k, v [Tk, kv_heads * head_dim]; lse [T, heads]
 /// layout     rows of q, k, v may be strided; o is contiguous
-/// dtypes     q, k, v, o alike: f32, f64 (CPU) or bf16; scores, softmax and sums in f32 (f64 with f64), results
-///            rounded once; lse f32 (f64 with f64)
-/// rounding   CPU, and CUDA with f32: as above. CUDA with bf16 and a head_dim of 64 to 256 that is a multiple of 16
-///            (tensor cores): P and dS are also rounded to bf16, as operands of the products with v, do, k and q; scores,
-///            softmax and sums stay in f32. Other head_dims in bf16 on CUDA: as on the CPU
+/// dtypes     q, k, v, o alike: f32, f64 (CPU) or bf16; scores, softmax and sums in f32 (f64 with f64),
+///            results rounded once; lse f32 (f64 with f64)
+/// rounding   CPU, and CUDA with f32: as above. CUDA with bf16 and a head_dim of 64 to 256 that is a multiple
+///            of 16 (tensor cores): P and dS are also rounded to bf16, as operands of the products with v,
+///            do, k and q; scores, softmax and sums stay in f32. Other head_dims in bf16 on CUDA: as on the
+///            CPU
 /// gradient   with delta_i = do_i . o_i and dS_ij = P_ij (do_i . v_j - delta_i):
 ///            dq_i = scale sum_j dS_ij k_j,  dk_j = scale sum_i dS_ij q_i,  dv_j = sum_i P_ij do_i,
 ///            dk and dv summed in f32 over the query heads of a kv head, in a fixed order. Keeps q, k, v, o

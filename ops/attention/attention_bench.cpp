@@ -22,8 +22,8 @@ struct Work {
   Tensor d_o;
 };
 
-/// Multiply-adds of one product between queries and keys: one for each pair of a query and a key that it sees, in
-/// every query head, times head_dim.
+/// Multiply-adds of one product between queries and keys: one for each pair of a query and a key that it
+/// sees, in every query head, times head_dim.
 double multiply_adds(const AttentionInputs& in) {
   double pairs = 0;
   for (const AttentionPair& pair : in.pairs.list()) {

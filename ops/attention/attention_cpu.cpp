@@ -58,8 +58,8 @@ class Forward {
            4 * g.padded_columns;
   }
 
-  /// What has been summed before the first tile of keys. A result over other keys is the sum over one key with
-  /// the score lse and the value o.
+  /// What has been summed before the first tile of keys. A result over other keys is the sum over one key
+  /// with the score lse and the value o.
   void start(const Span& span, const Block& block) {
     const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
     std::fill_n(most_, columns, minus_infinity);

@@ -2,12 +2,13 @@
 #include "core/cuda/mma.cuh"
 #include "ops/attention/attention_tiles.cuh"
 
-// Attention in bf16 on tensor cores, for head_dim 64 to 256, a multiple of 16. A block has four warps. Each has 32 rows, or
-// 16 where registers do not hold the sums of more; the tiles of the other rows pass through shared memory. With 32 rows a
-// fragment that comes from there serves two products: with 16, the loads take longer than the products. Softmax and sums
-// are in f32; P and dS are rounded to bf16 as operands of the products that follow, as in FlashAttention-2. Tiles are sized
-// so that a block needs at most 99 KiB of shared memory, and a multiprocessor of compute 9.0 holds two: one multiplies while
-// the other waits at a barrier. Heads of other sizes than `width` are filled up with zeros.
+// Attention in bf16 on tensor cores, for head_dim 64 to 256, a multiple of 16. A block has four warps. Each
+// has 32 rows, or 16 where registers do not hold the sums of more; the tiles of the other rows pass through
+// shared memory. With 32 rows a fragment that comes from there serves two products: with 16, the loads take
+// longer than the products. Softmax and sums are in f32; P and dS are rounded to bf16 as operands of the
+// products that follow, as in FlashAttention-2. Tiles are sized so that a block needs at most 99 KiB of
+// shared memory, and a multiprocessor of compute 9.0 holds two: one multiplies while the other waits at a
+// barrier. Heads of other sizes than `width` are filled up with zeros.
 namespace nemocube::cuda::attention {
 
 using bf16_t = __nv_bfloat16;
@@ -18,7 +19,8 @@ constexpr int warps = 4, threads = warps * warp_threads;
 template <int width>
 constexpr int fragments = width <= 128 ? 2 : 1;
 
-/// Where a thread's elements of a warp's products are: rows row(i), columns column and column + 1 of each eight.
+/// Where a thread's elements of a warp's products are: rows row(i), columns column and column + 1 of each
+/// eight.
 struct Lane {
   int lane = static_cast<int>(threadIdx.x) % warp_threads, column = lane % 4 * 2;
   int warp_row;  // the first of the warp
@@ -52,8 +54,9 @@ __device__ void copy_packs(const SharedTile<width>& to, const RowOf& row_of, int
     copy_async(to.pack_address(row, pack), from ? from + pack * 8 : from, from ? 16 : 0);
   }
 }
-/// Begins to copy `rows` rows of one head, by threads 0 to `count` - 1; zeros for the rows and channels that there are not.
-/// Where a thread has the same channels of all its rows, it goes from one to the next by additions.
+/// Begins to copy `rows` rows of one head, by threads 0 to `count` - 1; zeros for the rows and channels that
+/// there are not. Where a thread has the same channels of all its rows, it goes from one to the next by
+/// additions.
 template <int rows, int count, int width>
 __device__ void copy_tile(const SharedTile<width>& to, const KeyRows<bf16_t>& from, int channels,
                           int thread) {
@@ -145,8 +148,8 @@ __device__ void add_weighted(FragmentC (&sums)[m][width / 8], const FragmentC (&
   }
 }
 
-/// Stores the warp's rows times `factor`, or adds that. Rounded results go through the warp's rows of `tile`, which
-/// nobody else uses, so that whole packs are written.
+/// Stores the warp's rows times `factor`, or adds that. Rounded results go through the warp's rows of `tile`,
+/// which nobody else uses, so that whole packs are written.
 template <int width, int m, class RowOf>
 __device__ void store_rounded(FragmentC (&sums)[m][width / 8], const SharedTile<width>& tile, RowOf&& row_of,
                               const float (&factor)[2 * m], int channels, const Lane& at) {
@@ -193,8 +196,8 @@ __device__ void store(FragmentC (&sums)[m][width / 8], const SharedTile<width>& 
     store_rounded<width>(sums, tile, rows_in(to.rounded), factor, channels, at);
 }
 
-/// The queries of a block of forward or dq. Kernels find theirs twice, at the beginning and for the results, in place of
-/// holding it in registers.
+/// The queries of a block of forward or dq. Kernels find theirs twice, at the beginning and for the results,
+/// in place of holding it in registers.
 template <int rows>
 struct QueryBlock {
   Span span;
@@ -246,8 +249,8 @@ __device__ void hide(FragmentC (&products)[m][n], const KeysSeen& seen, const Qu
   }
 }
 
-/// Calls fn(std::integral_constant<int, width>()) for the least width that holds a head. False: none does, or heads are
-/// so small that the general kernels are no slower.
+/// Calls fn(std::integral_constant<int, width>()) for the least width that holds a head. False: none does, or
+/// heads are so small that the general kernels are no slower.
 template <class Fn>
 bool visit_width(const Problem& p, Fn&& fn) {
   if (p.head_dim < 64 || p.head_dim > 256 || p.head_dim % 16 != 0) return false;

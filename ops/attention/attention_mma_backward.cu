@@ -1,8 +1,9 @@
 #include "ops/attention/attention_mma.cuh"
 
-// Backward: the rows of a block are queries (dq) or keys (dk, dv), and two tensors of them are in shared memory: Q and dO, or
-// K and V. Tiles of the other rows come one after the other; while one is worked on, the next is on its way. Both S and dP
-// have the block's rows, so that P and dS go from one product to the next in registers.
+// Backward: the rows of a block are queries (dq) or keys (dk, dv), and two tensors of them are in shared
+// memory: Q and dO, or K and V. Tiles of the other rows come one after the other; while one is worked on, the
+// next is on its way. Both S and dP have the block's rows, so that P and dS go from one product to the next
+// in registers.
 
 namespace nemocube::cuda::attention {
 namespace {
@@ -99,8 +100,8 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Back
       t.add, at);
 }
 
-// dk and dv: two warps share their rows of keys. One forms S and P, and dv from P; the other forms dP, takes P from the
-// first to get dS, and forms dk from that. Each has the registers for the sums of one result.
+// dk and dv: two warps share their rows of keys. One forms S and P, and dv from P; the other forms dP, takes
+// P from the first to get dS, and forms dk from that. Each has the registers for the sums of one result.
 
 template <int width>
 struct KeyGradientTiles {
@@ -119,9 +120,9 @@ struct QueryValues {
   int seen[queries];  // keys of the block, not above 0: none; 0 beyond the last query
 };
 
-/// Each block of keys is done by `parts` blocks, which deal the tiles of queries among them, so that there are blocks enough
-/// and long ones do not last alone. With more than one, the sums of part i are in `part_rows` rows of f32 behind those of the
-/// parts before it, and attention_sum_parts_kernel adds them up.
+/// Each block of keys is done by `parts` blocks, which deal the tiles of queries among them, so that there
+/// are blocks enough and long ones do not last alone. With more than one, the sums of part i are in
+/// `part_rows` rows of f32 behind those of the parts before it, and attention_sum_parts_kernel adds them up.
 struct KeyGradients {
   Sums<bf16_t> dk, dv;
   bool add;
@@ -181,8 +182,9 @@ __global__ void __launch_bounds__(threads, 2)
   copy_tile<keys, threads>(k_tile, block.rows_in(t.k, p.head_dim), p.head_dim, static_cast<int>(threadIdx.x));
   copy_tile<keys, threads>(v_tile, block.rows_in(t.v, p.head_dim), p.head_dim, static_cast<int>(threadIdx.x));
 
-  // The first query that sees the first of the keys, and tiles from its own to the last: the part's are every parts-th, from
-  // the last one on. Blocks that run at the same time then read the same tiles, which come from L2.
+  // The first query that sees the first of the keys, and tiles from its own to the last: the part's are every
+  // parts-th, from the last one on. Blocks that run at the same time then read the same tiles, which come
+  // from L2.
   const std::int64_t diagonal = block.first_key - (block.span.k_count() - block.span.q_count());
   const std::int64_t first_tile = p.causal && diagonal > 0 ? diagonal * p.group / columns : 0,
                      tiles = (p.columns_of(block.span) + columns - 1) / columns - block.part;
@@ -198,8 +200,8 @@ __global__ void __launch_bounds__(threads, 2)
     const int seen = static_cast<int>(queries.first_query - diagonal) + queries.query_of(r) + 1;
     return seen < block.count ? seen : block.count;
   };
-  // Begins the copies of the next tile. The warps of dk make them, while those of dv have exponentials to form, and load what
-  // belongs to one of the queries.
+  // Begins the copies of the next tile. The warps of dk make them, while those of dv have exponentials to
+  // form, and load what belongs to one of the queries.
   const int thread = pair * warp_threads + at.lane;
   const auto copy_queries = [&](int stage) {
     const auto rows_in = [&](const auto& tensor, int row_width) {

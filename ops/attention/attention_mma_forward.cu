@@ -9,8 +9,8 @@ struct ForwardTiles {
   static constexpr int bytes = SharedTile<width>::bytes(rows + 2 * keys);
 };
 
-/// Turns scores into weights relative to the largest score of a row so far, in powers of two, and returns in `factor` what
-/// the sums of earlier keys are multiplied by. `total` has the sums of this thread's columns.
+/// Turns scores into weights relative to the largest score of a row so far, in powers of two, and returns in
+/// `factor` what the sums of earlier keys are multiplied by. `total` has the sums of this thread's columns.
 template <int m, int n>
 __device__ void softmax(FragmentC (&s)[m][n], float (&most)[2 * m], float (&total)[2 * m],
                         float (&factor)[2 * m], float scale) {

@@ -77,8 +77,9 @@ Outcome run(const Case& c, const char* variant) {
   return {o.value(), q.node()->grad(), k.node()->grad(), v.node()->grad()};
 }
 
-/// The textbook: the whole matrix of weights, f64. `round` is applied to what FlashAttention-2 rounds to bf16: weights
-/// and their gradients where they enter a product, o before delta is formed from it, and the results.
+/// The textbook: the whole matrix of weights, f64. `round` is applied to what FlashAttention-2 rounds to
+/// bf16: weights and their gradients where they enter a product, o before delta is formed from it, and the
+/// results.
 template <class Round>
 Outcome reference(const Case& c, const Round& round) {
   const AttentionOptions& a = c.options;
@@ -457,9 +458,10 @@ TEST_CASE("attention: tensor cores round as FlashAttention-2 does" * doctest::te
   const auto causal = [](std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim) {
     return AttentionOptions{heads, kv_heads, head_dim};
   };
-  // Tiles have 128, 64 or 32 rows and 64, 48, 32 or 16 of the other kind. Each width of the kernels with a head that fills it
-  // and one that does not, sequences without rows, queries at the end of longer keys, more keys or queries than tiles of the
-  // other kind that a block has under way; dk and dv in one part and in several.
+  // Tiles have 128, 64 or 32 rows and 64, 48, 32 or 16 of the other kind. Each width of the kernels with a
+  // head that fills it and one that does not, sequences without rows, queries at the end of longer keys, more
+  // keys or queries than tiles of the other kind that a block has under way; dk and dv in one part and in
+  // several.
   for (const Sizes& sizes : {Sizes{causal(3, 1, 64), {70, 0, 1}, {70, 5, 130}},
                              {causal(2, 2, 80), {33}, {65}},
                              {causal(16, 1, 128), {9, 17}, {9, 80}},

@@ -9,16 +9,16 @@
 
 /// Parts shared by the kernels of attention on CUDA.
 ///
-/// The rows of a tile of queries are pairs of a query and one of the query heads of one kv head, query by query and head
-/// by head: the heads of a group share every tile of K and V, in training as in decoding, and the products that form dK
-/// and dV sum over the group by themselves.
+/// The rows of a tile of queries are pairs of a query and one of the query heads of one kv head, query by
+/// query and head by head: the heads of a group share every tile of K and V, in training as in decoding, and
+/// the products that form dK and dV sum over the group by themselves.
 namespace nemocube::cuda::attention {
 
 constexpr float log2_e = 1.44269504088896340736F, ln_2 = 0.693147180559945309417F;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// `x`, in a way that the compiler does not see: it forms what depends on it anew, in place of holding all of it in
-/// registers from one tile to the next.
+/// `x`, in a way that the compiler does not see: it forms what depends on it anew, in place of holding all of
+/// it in registers from one tile to the next.
 __device__ inline int anew(int x) {
   asm volatile("" : "+r"(x));
   return x;
@@ -72,8 +72,9 @@ inline unsigned most_tiles(std::int64_t rows, int pairs, int tile) {
   return blocks_for((rows + std::int64_t{pairs} * (tile - 1)) / tile, 1);
 }
 
-/// Finds tile `index` of the tiles of all pairs, counted pair by pair; tiles_of(span) is their number in a pair. Returns
-/// the tile's number in its pair, or -1 when there are fewer tiles. All threads of a warp take part.
+/// Finds tile `index` of the tiles of all pairs, counted pair by pair; tiles_of(span) is their number in a
+/// pair. Returns the tile's number in its pair, or -1 when there are fewer tiles. All threads of a warp take
+/// part.
 template <class TilesOf>
 __device__ std::int64_t find_tile(const Problem& p, std::int64_t index, TilesOf&& tiles_of, Span& span) {
   const int lane = static_cast<int>(threadIdx.x) % warp_threads;
@@ -111,7 +112,8 @@ struct KeyRows {
   __device__ T* operator()(int r) const { return r < count ? start + r * stride : nullptr; }
 };
 
-/// The place of a tile of queries: its first row is head `first_head` of the group and query `first_query` of the pair.
+/// The place of a tile of queries: its first row is head `first_head` of the group and query `first_query` of
+/// the pair.
 struct QueryTile {
   std::int64_t first_query;
   int first_head = 0, group, count = 0;
@@ -209,8 +211,8 @@ struct Backward {
   bool add, aligned;
 };
 
-// On tensor cores (attention_mma.cuh). They return false for sizes that the general kernels have to do. `device`: of the
-// operands.
+// On tensor cores (attention_mma.cuh). They return false for sizes that the general kernels have to do.
+// `device`: of the operands.
 bool forward_by_mma(const Forward<__nv_bfloat16>& t);
 bool backward_by_mma(const Backward<__nv_bfloat16>& t, Device device);
 

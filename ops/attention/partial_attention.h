@@ -6,12 +6,12 @@
 #include "core/shard.h"
 #include "ops/attention/attention.h"
 
-/// Attention piece by piece and without a tape: what `attention` consists of, and what several devices need to
-/// compute attention together.
+/// Attention piece by piece and without a tape: what `attention` consists of, and what several devices need
+/// to compute attention together.
 namespace nemocube {
 
-/// Rows of q, and the rows of k and v that they attend to. With `causal` the queries stand at the last of the keys:
-/// query i of the pair sees key j of the pair when j <= i + (keys - queries).
+/// Rows of q, and the rows of k and v that they attend to. With `causal` the queries stand at the last of the
+/// keys: query i of the pair sees key j of the pair when j <= i + (keys - queries).
 struct AttentionPair {
   Range queries, keys;
 };
@@ -44,8 +44,8 @@ struct AttentionInputs {
     for (const Tensor* t : {&q, &k, &v, &pairs.table()}) fn(*t);
   }
 };
-/// [T, heads * head_dim] and [T, heads], in the rows of q. o has the dtype of q or its accumulation dtype; lse has
-/// the accumulation dtype.
+/// [T, heads * head_dim] and [T, heads], in the rows of q. o has the dtype of q or its accumulation dtype;
+/// lse has the accumulation dtype.
 struct AttentionResult {
   Tensor o, lse;
   template <class Fn>
@@ -53,7 +53,8 @@ struct AttentionResult {
     for (const Tensor* t : {&o, &lse}) fn(*t);
   }
 };
-/// In the shapes of q, k and v, and their dtype or its accumulation dtype. An undefined gradient is not wanted.
+/// In the shapes of q, k and v, and their dtype or its accumulation dtype. An undefined gradient is not
+/// wanted.
 struct AttentionGrads {
   Tensor dq, dk, dv;
   template <class Fn>
@@ -73,9 +74,9 @@ AttentionInputs attention_inputs(const Context& ctx, const Tensor& q, const Tens
 /// Rows of several calls keep all digits when o has the accumulation dtype.
 void partial_attention(const AttentionResult& out, const AttentionInputs& in, Into how);
 
-/// The part that the pairs have in the gradients, by the formulas of `attention`. `whole` are o and lse over all
-/// keys of a query, o in the dtype of q. Ranges of queries are disjoint, and so are ranges of keys. Sets or adds to
-/// the rows in `pairs`; other rows stay as they are.
+/// The part that the pairs have in the gradients, by the formulas of `attention`. `whole` are o and lse over
+/// all keys of a query, o in the dtype of q. Ranges of queries are disjoint, and so are ranges of keys. Sets
+/// or adds to the rows in `pairs`; other rows stay as they are.
 void partial_attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& whole,
                                 const AttentionInputs& in, Into how);
 

@@ -60,8 +60,8 @@ Whole whole(const char* variant, DType dtype, bool causal, Device device = Devic
   return w;
 }
 
-/// The calls that together make the whole: keys in three parts, of which a causal query sees the first two and a part
-/// of the last. Queries come in two ranges.
+/// The calls that together make the whole: keys in three parts, of which a causal query sees the first two
+/// and a part of the last. Queries come in two ranges.
 std::vector<AttentionInputs> pieces(const Whole& w) {
   std::vector<AttentionInputs> calls;
   const std::int64_t seen_by_all = keys - queries;
@@ -97,8 +97,8 @@ TEST_CASE("partial attention: pieces of keys make the whole" * doctest::test_sui
           partial_attention(out, in, call++ < 2 ? Into::set : Into::add);
         for (const AttentionInputs& in : pieces(w))
           partial_attention_backward(grads, w.d_o, {out.o.to(dtype), out.lse}, in, Into::add);
-        // One rounding of o and of each gradient to the dtype of q sets the two apart in bf16; delta is formed from
-        // the rounded o in both.
+        // One rounding of o and of each gradient to the dtype of q sets the two apart in bf16; delta is
+        // formed from the rounded o in both.
         const double tolerance = dtype == DType::f64 ? 1e-13 : dtype == DType::f32 ? 2e-6 : 0x1p-8;
         CHECK(relative_error(out.o, w.out.o) < tolerance);
         CHECK(relative_error(out.lse, w.out.lse) < (dtype == DType::f64 ? 1e-13 : 1e-6));

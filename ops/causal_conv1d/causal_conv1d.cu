@@ -7,15 +7,15 @@
 #include "ops/reduce_kernels.h"
 #include "ops/segments.h"
 
-// A warp has a run of rows of 32 * N columns; a thread has N neighbouring columns, walks over the rows and keeps the
-// inputs of the last taps in registers. This is for four taps, the number of all Nemotron-H models. Other numbers of taps
-// have kernels of their own at the end, which read every input once for each tap.
+// A warp has a run of rows of 32 * N columns; a thread has N neighbouring columns, walks over the rows and
+// keeps the inputs of the last taps in registers. This is for four taps, the number of all Nemotron-H models.
+// Other numbers of taps have kernels of their own at the end, which read every input once for each tap.
 namespace nemocube::cuda {
 namespace {
 
 constexpr int taps = 4;
-/// Rows whose loads are under way together. As many as a thread keeps: after so many rows, all that it keeps is new, and
-/// nothing moves from register to register.
+/// Rows whose loads are under way together. As many as a thread keeps: after so many rows, all that it keeps
+/// is new, and nothing moves from register to register.
 constexpr int rows_at_once = taps - 1;
 
 template <class T>
@@ -197,9 +197,10 @@ __global__ void __launch_bounds__(forward_threads, forward_blocks)
   }
 }
 
-// Backward: a block has 512 rows, each of its warps 64 of them, from the last to the first: dx of a row needs du of the
-// three rows after it. These may belong to the next warp, which then forms them, too. The sums of the block's warps for
-// dweight and dbias are added in their order, and sum_segments adds those of the blocks.
+// Backward: a block has 512 rows, each of its warps 64 of them, from the last to the first: dx of a row needs
+// du of the three rows after it. These may belong to the next warp, which then forms them, too. The sums of
+// the block's warps for dweight and dbias are added in their order, and sum_segments adds those of the
+// blocks.
 template <class T>
 struct Gradients {
   Rows<T> dx, dy;              // dx may be null
@@ -240,8 +241,8 @@ __global__ void __launch_bounds__(backward_warps* warp_threads, backward_blocks<
         const std::int64_t after = place.end - first - height;
         start += static_cast<int>(after < taps - 1 ? after : taps - 1);
       }
-      // v: the inputs of the two rows before a row, and its own. after: du of the three rows after it, 0 beyond the
-      // sequence, which begins at `begin` or before the first input that the warp needs.
+      // v: the inputs of the two rows before a row, and its own. after: du of the three rows after it, 0
+      // beyond the sequence, which begins at `begin` or before the first input that the warp needs.
       float v[taps - 1][N], after[taps - 1][N];
       int begin = 0;
       const auto begin_sequence = [&](int row) {
@@ -490,7 +491,8 @@ void final_state(const Tensor& state, const ConvInputs& in) {
   });
 }
 
-/// Partial sums for `sum`, [segments, elements of sum], in rows of whole packs; undefined where no sum is wanted.
+/// Partial sums for `sum`, [segments, elements of sum], in rows of whole packs; undefined where no sum is
+/// wanted.
 Tensor partial_sums(const Output& sum, std::int64_t segments) {
   if (!sum.to) return {};
   const std::int64_t cols = sum.to.numel();

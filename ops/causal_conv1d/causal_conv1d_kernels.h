@@ -23,8 +23,9 @@ void causal_conv1d_forward(const Tensor& y, const ConvInputs& in);
 /// state [sequences, K - 1, C]
 void causal_conv1d_final_state(const Tensor& state, const ConvInputs& in);
 
-/// Each result may be undefined: dx like x, dweight like weight, dbias like bias; the latter of any float dtype. On the
-/// CPU sums are formed in the segments of ops/reduce.h, on CUDA in segments of another fixed length.
+/// Each result may be undefined: dx like x, dweight like weight, dbias like bias; the latter of any float
+/// dtype. On the CPU sums are formed in the segments of ops/reduce.h, on CUDA in segments of another fixed
+/// length.
 void causal_conv1d_backward(const Tensor& dx, const Output& dweight, const Output& dbias, const Tensor& dy,
                             const ConvInputs& in);
 

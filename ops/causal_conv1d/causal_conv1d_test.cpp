@@ -49,8 +49,8 @@ struct Case {
   Sequences sequences;
 };
 
-/// x is a window that starts `start` columns into wider rows. Every row starts at a multiple of 16 bytes when `start` and
-/// `channels` are multiples of 8.
+/// x is a window that starts `start` columns into wider rows. Every row starts at a multiple of 16 bytes when
+/// `start` and `channels` are multiples of 8.
 Case make_case(const std::vector<std::int64_t>& lengths, std::int64_t channels, std::int64_t taps,
                DType dtype, Device device = Device::cpu, std::int64_t start = 3) {
   Case c;
@@ -62,7 +62,8 @@ Case make_case(const std::vector<std::int64_t>& lengths, std::int64_t channels, 
   return c;
 }
 
-/// y, and the gradients of x, weight and bias for a random dy; the final state, too, when there is an initial one.
+/// y, and the gradients of x, weight and bias for a random dy; the final state, too, when there is an initial
+/// one.
 std::vector<Tensor> run(const Case& c, const Tensor* state = nullptr) {
   Tape tape;
   Context ctx;
@@ -161,7 +162,8 @@ TEST_CASE("causal_conv1d: gradients in f32 and bf16 against f64, across segments
 TEST_CASE("causal_conv1d: gradients as on the CPU, twice the same bits, any alignment, on cuda" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
-  // Sequences within a warp's rows, over several warps' rows, over several segments, and shorter than the taps.
+  // Sequences within a warp's rows, over several warps' rows, over several segments, and shorter than the
+  // taps.
   const std::vector<std::vector<std::int64_t>> packings{
       {0, 3, 1, 0, 40, 2, 290, 31, 32, 33, 64}, {513}, std::vector<std::int64_t>(45, 1), {0, 0, 7}, {2, 2}};
   for (const DType dtype : {DType::f32, DType::bf16})

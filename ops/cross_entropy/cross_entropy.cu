@@ -15,8 +15,8 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// Of some logits z: m = max z and sum e^(z - m). A NaN is in the sum, not in the maximum. Where the maximum is -inf, the
-/// sum is relative to 0, because -inf - -inf is NaN.
+/// Of some logits z: m = max z and sum e^(z - m). A NaN is in the sum, not in the maximum. Where the maximum
+/// is -inf, the sum is relative to 0, because -inf - -inf is NaN.
 struct Softmax {
   float max = -infinity, sum = 0;
 };
@@ -43,8 +43,9 @@ __device__ void add_logits(Softmax& s, const float (&z)[n]) {
   for (int i = 0; i < n; ++i) s.sum += quick_exp(z[i] - shift);
 }
 
-// A block has one row, which it reads in tiles of `threads` times a few packs. Thread t has packs t, t + threads, .. of a
-// tile and keeps maximum and sum of its own logits; the block joins those of all threads in a fixed order.
+// A block has one row, which it reads in tiles of `threads` times a few packs. Thread t has packs t,
+// t + threads, .. of a tile and keeps maximum and sum of its own logits; the block joins those of all threads
+// in a fixed order.
 constexpr int packs_at_once = 4;
 template <class T, int threads>
 constexpr std::int64_t tile_columns = std::int64_t{threads} * packs_at_once* whole_pack<T>;
@@ -302,10 +303,11 @@ void gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& 
   });
 }
 
-// Losses and gradient in one launch. The last tile of a row stays in registers, the first `held` ones in shared memory,
-// where each thread reads only what it wrote. The others are read again, the last ones first, because they are the
-// likeliest to be in the L2 cache.
-// d may be z: a thread writes the columns that it has read itself, and z[label] is read before any thread writes.
+// Losses and gradient in one launch. The last tile of a row stays in registers, the first `held` ones in
+// shared memory, where each thread reads only what it wrote. The others are read again, the last ones first,
+// because they are the likeliest to be in the L2 cache.
+// d may be z: a thread writes the columns that it has read itself, and z[label] is read before any thread
+// writes.
 template <class D, class T, bool aligned, int threads>
 __global__ void __launch_bounds__(threads)
     losses_and_gradient_kernel(Rows<D> d, double* losses, Rows<T> logits, const std::int64_t* labels,
@@ -426,8 +428,8 @@ void scale(const Tensor& dlogits, const Tensor& dloss) {
   });
 }
 
-// Copies of rows by bytes, as units of 2, 4, 8 or 16 of them. A row has 2^k threads of a block, as many as it has units,
-// at most all.
+// Copies of rows by bytes, as units of 2, 4, 8 or 16 of them. A row has 2^k threads of a block, as many as it
+// has units, at most all.
 constexpr int copy_threads = 256;
 
 template <class Unit>

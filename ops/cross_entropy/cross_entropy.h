@@ -8,9 +8,9 @@
 /// rows that do not count. Losses are sums over the labelled rows, not means: the caller divides by the label
 /// count of the whole batch over all devices, which is known before the step.
 ///
-/// labels     Labels on the device of the logits, one for each row; -100 or in [0, V), where V counts the tokens of
-///            the whole vocabulary. Whoever brings labels checks that; here the logit of a token that is none counts
-///            as 0
+/// labels     Labels on the device of the logits, one for each row; -100 or in [0, V), where V counts the
+///            tokens of the whole vocabulary. Whoever brings labels checks that; here the logit of a token
+///            that is none counts as 0
 /// devices    CPU, CUDA (without f64)
 /// result     shape [], f32 (f64 for f64); 0 when no row is labelled
 /// arithmetic exponentials and sums over the vocabulary in f32 (f64 for f64); row losses are added in f64 in
@@ -20,8 +20,8 @@
 /// and all pass the same labels. For each row, with sums and maximum over the ranks as well:
 ///     m = max_v z[v]        S = sum_v e^(z[v] - m)        y = sum of z[label] where the rank has the label
 ///     loss = m - y + log S                   dz[v] = grad_scale dloss (e^(z[v] - m) / S - [v = label])
-/// messages   for each block of rows a maximum [rows] of m and a sum [rows, 2] of S and y, in the dtype of the
-///            arithmetic; none when there are no rows, and none in backward
+/// messages   for each block of rows a maximum [rows] of m and a sum [rows, 2] of S and y, in the dtype of
+///            the arithmetic; none when there are no rows, and none in backward
 /// loss       that of the whole vocabulary, with the same bits on every rank
 /// gradients  of the rank's own logits
 /// source     vocab-parallel cross-entropy of NVIDIA/Megatron-LM, with the two sums in one message
@@ -30,11 +30,11 @@ namespace nemocube {
 /// loss = sum_t lse(z[t]) - z[t, labels[t]]
 /// dz[t, v] = grad_scale dloss (softmax(z[t])_v - [v = labels[t]])
 ///
-/// shapes     logits z [..., V], or, for a `part`, [..., its tokens]; dtypes f32, f64 or bf16; ignored rows get
-///            gradient 0
-/// gradient   formed with the loss where a tape records: logits are read once, dz / dloss is written once, and the tape
-///            holds it in place of the logits. Backward multiplies it by dloss, which costs a pass and a rounding to
-///            its dtype unless dloss is 1
+/// shapes     logits z [..., V], or, for a `part`, [..., its tokens]; dtypes f32, f64 or bf16; ignored rows
+///            get gradient 0
+/// gradient   formed with the loss where a tape records: logits are read once, dz / dloss is written once,
+///            and the tape holds it in place of the logits. Backward multiplies it by dloss, which costs a
+///            pass and a rounding to its dtype unless dloss is 1
 /// messages   one block of all rows
 Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, const GradScale& grad_scale = 1,
                   const VocabularyPart& part = {});

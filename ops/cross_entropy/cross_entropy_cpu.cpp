@@ -41,8 +41,8 @@ void for_rows(const Tensor& logits, Fn&& fn) {
 
 double row_loss(double most, double sum, double at_label) { return most - at_label + std::log(sum); }
 
-// d = scale (factor e^(z - shift) - onehot); a label outside [0, n) is no column here. d may be z: each element
-// is read before it is written.
+// d = scale (factor e^(z - shift) - onehot); a label outside [0, n) is no column here. d may be z: each
+// element is read before it is written.
 template <class D, class T>
 void gradient_row(D* d, const T* z, std::int64_t n, std::int64_t label, acc_t<T> shift, acc_t<T> factor,
                   acc_t<T> scale) {
@@ -104,7 +104,8 @@ void column_statistics(const RowStatistics& s, const Tensor& logits, const Tenso
       if (label == ignored_label) return;
       const T* z = logits.row<T>(r);
       most = largest(z, n);
-      // Where all logits here are -inf, their sum is 0: another rank may have larger ones. -inf - -inf is NaN.
+      // Where all logits here are -inf, their sum is 0: another rank may have larger ones. -inf - -inf is
+      // NaN.
       sums[0] = exp_sum(z, n, most == -std::numeric_limits<A>::infinity() ? A(0) : most);
       sums[1] = at_label(z, n, label - begin);
     });
@@ -202,8 +203,8 @@ void scatter_labelled(const Tensor& to, const Tensor& from, const Tensor& rows) 
   });
 }
 
-// The number of labelled rows changes from batch to batch. With rows up to a multiple of this, oneDNN prepares products
-// of few different sizes.
+// The number of labelled rows changes from batch to batch. With rows up to a multiple of this, oneDNN
+// prepares products of few different sizes.
 std::int64_t product_rows(const Tensor& rows) { return (rows.numel() + 31) / 32 * 32; }
 
 }  // namespace nemocube::cpu

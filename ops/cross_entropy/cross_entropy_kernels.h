@@ -2,8 +2,8 @@
 #include "core/kernel.h"
 #include "ops/cross_entropy/cross_entropy.h"
 
-/// Kernels of cross-entropy, for cross_entropy and linear_cross_entropy: arguments checked by the caller. Labels are
-/// i64, one for each row of logits; column v of the logits is token begin + v.
+/// Kernels of cross-entropy, for cross_entropy and linear_cross_entropy: arguments checked by the caller.
+/// Labels are i64, one for each row of logits; column v of the logits is token begin + v.
 namespace nemocube {
 
 /// What loss and gradient of each row need of its logits z over the whole vocabulary, in their accumulation
@@ -17,9 +17,10 @@ struct RowStatistics {
     fn(sums);
   }
 };
-/// Sets `losses` [rows] f64 to the loss of each row of logits [rows, tokens of `part`], and `dlogits`, where it is
-/// defined, to their gradient; zeros in rows without label. `dlogits` may be `logits`, or bf16 for f32 logits. A cut
-/// vocabulary costs two messages, one for each member of RowStatistics; none when there are no rows.
+/// Sets `losses` [rows] f64 to the loss of each row of logits [rows, tokens of `part`], and `dlogits`, where
+/// it is defined, to their gradient; zeros in rows without label. `dlogits` may be `logits`, or bf16 for f32
+/// logits. A cut vocabulary costs two messages, one for each member of RowStatistics; none when there are no
+/// rows.
 void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
                  const GradScale& scale, const VocabularyPart& part);
 
@@ -32,17 +33,17 @@ void rescale_sums(const RowStatistics& statistics, const Tensor& own_max);
 
 /// Sets `losses` [rows] f64 to the loss of each row, 0 for rows without label.
 void row_losses(const Tensor& losses, const RowStatistics& statistics, const Tensor& labels);
-/// loss [] = the sum of losses [rows] f64, added in f64 and rounded to the dtype of `loss`. Added in their order; on
-/// CUDA as the sums of 512 interleaved sets of rows.
+/// loss [] = the sum of losses [rows] f64, added in f64 and rounded to the dtype of `loss`. Added in their
+/// order; on CUDA as the sums of 512 interleaved sets of rows.
 void sum_losses(const Tensor& loss, const Tensor& losses);
 
-/// dlogits = scale (softmax - onehot); rows without label are set to zero. `dlogits` may be `logits`, or bf16 for f32
-/// logits.
+/// dlogits = scale (softmax - onehot); rows without label are set to zero. `dlogits` may be `logits`, or bf16
+/// for f32 logits.
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
                       const Tensor& labels, std::int64_t begin, const GradScale& scale);
 
-/// Losses and gradient at once, for rows that fit the cache of a CPU, over the whole vocabulary; zeros in rows without
-/// label. `dlogits` may be `logits`, or bf16 for f32 logits.
+/// Losses and gradient at once, for rows that fit the cache of a CPU, over the whole vocabulary; zeros in
+/// rows without label. `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
                                  const Tensor& labels, const GradScale& scale);
 /// dlogits *= dloss, of one element in their accumulation dtype. 1, which is usual, costs no pass over them.

@@ -234,7 +234,8 @@ TEST_CASE("cross_entropy: rows past 2^31 elements" * doctest::test_suite("cuda")
   if (!has_cuda() || !runs_on_cuda("cross_entropy")) return;
   const std::int64_t stride = (std::int64_t{1} << 30) + 8, cols = 21;
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    // The software GPU has memory for what is touched; a copy of all rows at once would touch what is between them.
+    // The software GPU has memory for what is touched; a copy of all rows at once would touch what is between
+    // them.
     const Tensor wide = Tensor::empty({3, stride}, dtype, Device::cuda).narrow(-1, 0, cols);
     const Tensor z = random_tensor({3, cols}, dtype, 1), labels = labels_of({2, ignored_label, 20});
     for (std::int64_t r = 0; r < 3; ++r) wide.select(r).copy_from(z.select(r).to(Device::cuda));

@@ -10,8 +10,8 @@ namespace nemocube {
 namespace cpu {
 /// y [ranks T, width of a rank] from the matrices [T, d_m].
 void deal_columns(const Tensor& y, const std::vector<Tensor>& x, const ColumnDeal& deal);
-/// Each column of the matrices x is set to the sum of what is dealt from it in y, in the order of the ranks. Matrices may be
-/// undefined.
+/// Each column of the matrices x is set to the sum of what is dealt from it in y, in the order of the ranks.
+/// Matrices may be undefined.
 void collect_columns(const std::vector<Tensor>& x, const Tensor& y, const ColumnDeal& deal);
 }  // namespace cpu
 

@@ -34,15 +34,16 @@ void forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tenso
   });
 }
 
-// Backward: the tokens are sorted by the row of dweight that their id names, those of one row in ascending order. Tiles
-// of tokens are sorted first; then each token finds its place among those of the other tiles. A block adds up some columns
-// of one row: the block at the first of the row's tokens. cub::DeviceRadixSort instead takes a launch more, and has bank
-// conflicts.
+// Backward: the tokens are sorted by the row of dweight that their id names, those of one row in ascending
+// order. Tiles of tokens are sorted first; then each token finds its place among those of the other tiles. A
+// block adds up some columns of one row: the block at the first of the row's tokens. cub::DeviceRadixSort
+// instead takes a launch more, and has bank conflicts.
 constexpr int threads = 128;
 constexpr int tile = 512;
 constexpr int loads_at_once = 4;
 
-/// What is sorted: the row of a token, or the number of rows where it has none, then the token. No two are equal.
+/// What is sorted: the row of a token, or the number of rows where it has none, then the token. No two are
+/// equal.
 __device__ std::int64_t packed(std::int64_t row, std::int64_t token) { return row << 32 | token; }
 __device__ std::int64_t row_of(std::int64_t packed) { return packed >> 32; }
 __device__ std::int64_t token_of(std::int64_t packed) { return packed & 0xffffffff; }

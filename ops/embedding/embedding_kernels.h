@@ -2,16 +2,16 @@
 #include "core/kernel.h"
 #include "core/rng.h"
 
-/// Kernels behind ops/embedding/embedding.h and embedding_noise.h: arguments checked by the caller. Row i of weight and
-/// dweight is token begin + i.
+/// Kernels behind ops/embedding/embedding.h and embedding_noise.h: arguments checked by the caller. Row i of
+/// weight and dweight is token begin + i.
 namespace nemocube {
 
 namespace cpu {
 /// y[t, :] = weight[ids[t] - begin, :], 0 for ids without a row; y is contiguous.
 void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight);
 
-/// dweight[ids[t] - begin, :] += dy[t, :] in ascending t for the ids with a row, after zeroing with Into::set. dweight
-/// in the accumulation dtype of dy.
+/// dweight[ids[t] - begin, :] += dy[t, :] in ascending t for the ids with a row, after zeroing with
+/// Into::set. dweight in the accumulation dtype of dy.
 void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy);
 
 /// y[t, c] += magnitude * v, with v of the draw (row_numbers[t], c); see add_embedding_noise().

@@ -6,21 +6,22 @@ namespace nemocube {
 
 /// What is drawn for the output of an embedding: uniform noise of a magnitude.
 ///
-/// The draw of an element depends on the stream and on the numbers of its row and column alone, not on the layout, the device
-/// or the number of threads.
+/// The draw of an element depends on the stream and on the numbers of its row and column alone, not on the
+/// layout, the device or the number of threads.
 struct EmbeddingNoise {
   RandomStream stream;
   /// f64 [1], on the device of y: m. A captured CUDA graph reads the value that is there when it runs.
   Tensor magnitude;
-  /// i64 [T], on the device of y: the number of each row among the rows of all steps, so that no two steps draw alike. A
-  /// captured CUDA graph reads the numbers that are there when it runs.
+  /// i64 [T], on the device of y: the number of each row among the rows of all steps, so that no two steps
+  /// draw alike. A captured CUDA graph reads the numbers that are there when it runs.
   Tensor row_numbers;
 };
 
 /// y[t, c] <- y[t, c] + m v[t, c], with v uniform in (-1, 1)
 ///
-/// v = (2 k + 1) 2^-24 with k the upper 24 bits of the element's draw (RandomTable) as a signed number, so v is exact in f32,
-/// symmetric about 0 and never 0. The sum has the gradient of y: nothing is recorded, and y keeps its node.
+/// v = (2 k + 1) 2^-24 with k the upper 24 bits of the element's draw (RandomTable) as a signed number, so v
+/// is exact in f32, symmetric about 0 and never 0. The sum has the gradient of y: nothing is recorded, and y
+/// keeps its node.
 ///
 /// shapes     y [T, h]; T, h >= 0
 /// dtypes     f32, f64 (CPU) or bf16

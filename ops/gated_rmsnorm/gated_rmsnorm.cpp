@@ -8,7 +8,8 @@
 namespace nemocube {
 namespace {
 
-// The sums over whole groups, from sums over this rank's shares that `write` sets; undefined where groups are whole.
+// The sums over whole groups, from sums over this rank's shares that `write` sets; undefined where groups are
+// whole.
 template <class Write>
 GroupSums sums_over_ranks(const NormGroupPart& part, const Tensor& like, Write&& write) {
   if (!part.reduction) return {};

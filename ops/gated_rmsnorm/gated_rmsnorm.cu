@@ -7,10 +7,11 @@
 #include "ops/math.cuh"
 #include "ops/segments.h"
 
-// A team of threads has one group of one row: a warp, of which a block has several, or a block. Thread t of a team has
-// packs t, t + team, .. of N neighbouring channels. The first `held` packs of a thread stay in registers, so that every
-// operand is read once; only groups of more than 512 * held packs are read a second time. Rows that are not aligned
-// are read element by element, in the same order, so that a window of a wider tensor gives the bits of its copy.
+// A team of threads has one group of one row: a warp, of which a block has several, or a block. Thread t of a
+// team has packs t, t + team, .. of N neighbouring channels. The first `held` packs of a thread stay in
+// registers, so that every operand is read once; only groups of more than 512 * held packs are read a second
+// time. Rows that are not aligned are read element by element, in the same order, so that a window of a wider
+// tensor gives the bits of its copy.
 namespace nemocube::cuda {
 namespace {
 
@@ -147,8 +148,8 @@ void forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Te
   });
 }
 
-// Sums of a group's share for the other ranks: with dout and inv_rms the dots of backward, without the squares of
-// forward.
+// Sums of a group's share for the other ranks: with dout and inv_rms the dots of backward, without the
+// squares of forward.
 template <class T, bool aligned, int team>
 __global__ void __launch_bounds__(block_threads<team>)
     sums_kernel(const Operands<T> t, float* sums, Rows<T> dout, const float* inv_rms) {
@@ -197,9 +198,9 @@ void dots(const Tensor& sums, const Tensor& dout, const Tensor& y, const Tensor&
   sum_groups("gated_rmsnorm dots", sums, dout, y, z, weight, inv_rms);
 }
 
-// Backward: a block has one group of one of the segments of ops/reduce.h and writes that segment's part of dweight.
-// Each team has every teams-th row. Each thread adds up the parts of its channels in the order of the rows; then the
-// sums of the teams are added in their order.
+// Backward: a block has one group of one of the segments of ops/reduce.h and writes that segment's part of
+// dweight. Each team has every teams-th row. Each thread adds up the parts of its channels in the order of
+// the rows; then the sums of the teams are added in their order.
 template <class T>
 struct Gradients {
   Rows<T> dy, dz, dout;         // dy and dz may be null; dy may be dout
@@ -316,7 +317,8 @@ __global__ void __launch_bounds__(block_threads<team>)
         finish_row_pack<aligned>(d, row, start + c, channels_from<aligned>(t, c), held[k], w, r, mean,
                                  sums[k]);
       }
-    // Channels beyond those in registers: their sums are in the segment's row of dweight, each element with one thread.
+    // Channels beyond those in registers: their sums are in the segment's row of dweight, each element with
+    // one thread.
     for (int c = first + held_backward * step; c < t.size; c += step) {
       float w[N], of_pack[N] = {};
       weight(c, w);

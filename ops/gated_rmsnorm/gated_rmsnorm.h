@@ -6,8 +6,8 @@
 
 namespace nemocube {
 
-/// How norm groups span ranks: each of `ranks` ranks holds an equal share of the channels of each of its groups. The
-/// reduction runs over these ranks and must live until the backward pass.
+/// How norm groups span ranks: each of `ranks` ranks holds an equal share of the channels of each of its
+/// groups. The reduction runs over these ranks and must live until the backward pass.
 struct NormGroupPart {
   RankReduction* reduction = nullptr;  ///< null: each group is whole, `ranks` stays 1
   std::int64_t ranks = 1;
@@ -19,15 +19,15 @@ struct NormGroupPart {
 ///   dy = dg silu(z),   dz = dg y silu'(z),   dweight = sum over tokens of dout g r
 /// Where groups span ranks (NormGroupPart), both means run over the channels of all these ranks.
 ///
-/// shapes     y, z, out [T, d]; weight [d]; d a multiple of groups; T may be 0. With a part, d are the channels that
-///            this rank holds, and groups the groups that it has a share of.
+/// shapes     y, z, out [T, d]; weight [d]; d a multiple of groups; T may be 0. With a part, d are the
+///            channels that this rank holds, and groups the groups that it has a share of.
 /// layout     y and z may be views of wider rows
 /// devices    CPU, CUDA
 /// dtypes     y, z and out alike: f32, f64 (CPU) or bf16; weight: the dtype of y or its accumulation dtype
 /// arithmetic f32 (f64 for f64), rounded once at the end; each group is summed in a fixed order
 /// keeps      y, z, weight and r [T, groups]
-/// messages   with a part: one sum [T, groups] in the dtype of the arithmetic in forward, one in backward; none when
-///            T is 0
+/// messages   with a part: one sum [T, groups] in the dtype of the arithmetic in forward, one in backward;
+///            none when T is 0
 /// errors     Error on shapes, dtypes and groups that do not fit
 /// source     Mamba-2, state-spaces/mamba: RMSNormGated with norm_before_gate = false and a group size
 Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, std::int64_t groups,

@@ -15,7 +15,8 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// Calls fn(mean): mean(t, group, own) is the mean over a group of token t, `own` the sum over the channels of y.
+// Calls fn(mean): mean(t, group, own) is the mean over a group of token t, `own` the sum over the channels of
+// y.
 template <class A, class Fn>
 void with_means(const GroupSums& sums, std::int64_t group_size, Fn&& fn) {
   if (!sums.values.defined())

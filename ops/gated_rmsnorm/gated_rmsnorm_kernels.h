@@ -1,8 +1,8 @@
 #pragma once
 #include "core/kernel.h"
 
-/// Kernels behind ops/gated_rmsnorm/gated_rmsnorm.h: arguments checked by the caller. `inv_rms` is [T, groups] in the
-/// accumulation dtype. `inv_rms`, `out` and sums over groups are contiguous.
+/// Kernels behind ops/gated_rmsnorm/gated_rmsnorm.h: arguments checked by the caller. `inv_rms` is [T,
+/// groups] in the accumulation dtype. `inv_rms`, `out` and sums over groups are contiguous.
 namespace nemocube {
 
 /// Sums over groups that span ranks.

@@ -9,8 +9,9 @@
 #include "ops/global_norm/square_sum.h"
 #include "ops/range_table.cuh"
 
-// All sums are in f64, where no squares of f32 or bf16 numbers overflow or underflow. Their order follows from the sizes
-// of the tensors alone: a block has one segment of a tensor, and one block adds the sums of all segments.
+// All sums are in f64, where no squares of f32 or bf16 numbers overflow or underflow. Their order follows
+// from the sizes of the tensors alone: a block has one segment of a tensor, and one block adds the sums of
+// all segments.
 namespace nemocube::cuda {
 namespace {
 

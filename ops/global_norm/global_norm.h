@@ -7,20 +7,22 @@
 namespace nemocube {
 
 /// The sum of the squares of all elements of all tensors, as a square sum [3] f64 on `device`:
-///   {sum, exponent, finite}   the sum is sum 4^exponent; the exponent is 0 unless f64 values would overflow or
-///                             underflow; finite is 0 when any element is infinite or NaN, and the sum then is
-///                             infinite or NaN, else 1
+///   {sum, exponent, finite}   the sum is sum 4^exponent; the exponent is 0 unless f64 values would overflow
+///                             or underflow; finite is 0 when any element is infinite or NaN, and the sum
+///                             then is infinite or NaN, else 1
 ///
 /// dtypes     f32, bf16 or f64 (CPU), may differ
 /// layout     any; a strided tensor is copied first
-/// arithmetic squares and sums in f64, where no f32 or bf16 values overflow or underflow. When f64 tensors are
-///            present and the plain sum overflows or underflows, all are summed again, scaled by a power of two.
+/// arithmetic squares and sums in f64, where no f32 or bf16 values overflow or underflow. When f64 tensors
+/// are
+///            present and the plain sum overflows or underflows, all are summed again, scaled by a power of
+///            two.
 /// errors     Error for an undefined tensor, an integer dtype, or f64 on CUDA
 /// repeat     segments of fixed length, added in a fixed order: same bits for any number of threads
 Tensor sum_of_squares(std::span<const Tensor> tensors, Device device);
 
-/// The square sum of all parts, as those of several devices: square sums [n, 3] f64, added in order. Error for
-/// another shape or dtype.
+/// The square sum of all parts, as those of several devices: square sums [n, 3] f64, added in order. Error
+/// for another shape or dtype.
 Tensor add_square_sums(const Tensor& parts);
 
 /// What a step does with its gradient, [3] f64: {norm, clip coefficient, go}.

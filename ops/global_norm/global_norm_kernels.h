@@ -8,8 +8,8 @@ namespace nemocube {
 
 namespace cpu {
 
-/// Sets `sum` to the square sum of contiguous tensors, none empty. Segments of fixed length are added in order; on CUDA
-/// as the sums of 256 interleaved sets of segments.
+/// Sets `sum` to the square sum of contiguous tensors, none empty. Segments of fixed length are added in
+/// order; on CUDA as the sums of 256 interleaved sets of segments.
 void sum_of_squares(const Tensor& sum, std::span<const Tensor> tensors);
 void add_square_sums(const Tensor& sum, const Tensor& parts);
 void clip_decision(const Tensor& decision, const Tensor& square_sum, const Tensor& loss_sum, double max_norm);

@@ -13,8 +13,8 @@ void check_offsets(const Tensor& offsets, std::int64_t groups) {
   check_shape("grouped_linear: offsets", offsets, {groups + 1});
 }
 
-// The kernels of the CPU form their products by matmul, which counts them. For those of CUDA the host does not know how
-// many rows the groups have: all count.
+// The kernels of the CPU form their products by matmul, which counts them. For those of CUDA the host does
+// not know how many rows the groups have: all count.
 void count(const Tensor& rows, const Tensor& weight) {
   if (rows.device().is_cuda()) count_product(rows.dim(0), weight.dim(1), weight.dim(2));
 }

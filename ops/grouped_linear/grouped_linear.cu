@@ -10,9 +10,9 @@ struct GroupRows {
   std::int64_t group = 0, first = 0, count = 0;
 };
 
-// Tiles of rows are numbered so that group e begins with tile offsets[e] / rows + e. A group has at least as many numbers as
-// tiles, some of them without rows, and a number leads to its group without sums over groups. There are at most
-// row_tiles() of them.
+// Tiles of rows are numbered so that group e begins with tile offsets[e] / rows + e. A group has at least as
+// many numbers as tiles, some of them without rows, and a number leads to its group without sums over groups.
+// There are at most row_tiles() of them.
 template <int rows>
 __device__ GroupRows find_rows(const std::int64_t* offsets, std::int64_t groups, std::int64_t tile) {
   std::int64_t begun = 0;  // groups whose first tile is this one or lies before it
@@ -38,8 +38,8 @@ struct RowProducts {
   bool add, aligned;
 };
 
-// Neighbouring blocks have the same rows and other columns: the rows, and the weights of a group of several tiles, come from
-// the L2 cache then.
+// Neighbouring blocks have the same rows and other columns: the rows, and the weights of a group of several
+// tiles, come from the L2 cache then.
 template <class Tiles, class T, class Out, bool transpose_weight>
 __global__ void __launch_bounds__(Tiles::threads) row_products_kernel(const RowProducts<T, Out> p) {
   extern __shared__ __align__(128) char shared[];
@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(Tiles::threads) weight_products_kernel(const W
   Tiles::template form<false, false>(shared, a, b, length, c);
 }
 
-/// Wide tiles read a quarter less than narrow ones, and need more shared memory than devices of compute 8.6 and 8.9 have. Of
-/// a result of few columns, more of the last tile is empty.
+/// Wide tiles read a quarter less than narrow ones, and need more shared memory than devices of compute 8.6
+/// and 8.9 have. Of a result of few columns, more of the last tile is empty.
 constexpr std::int64_t columns_for_wide = 1024;
 bool wide_tiles_fit() {
   return static_cast<std::size_t>(device_limits().shared_bytes) >= MmaTiles<256>::shared_bytes;

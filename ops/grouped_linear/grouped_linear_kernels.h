@@ -1,8 +1,8 @@
 #pragma once
 #include "core/kernel.h"
 
-/// Kernels behind ops/grouped_linear/grouped_linear.h: shapes and dtypes checked by the caller. offsets [E + 1] i64.
-/// Those of the CPU throw Error for offsets that do not ascend from 0 to the number of rows.
+/// Kernels behind ops/grouped_linear/grouped_linear.h: shapes and dtypes checked by the caller. offsets
+/// [E + 1] i64. Those of the CPU throw Error for offsets that do not ascend from 0 to the number of rows.
 namespace nemocube {
 
 namespace cpu {

@@ -93,8 +93,8 @@ const RegisterBench registration("layernorm", [](const BenchOptions& o) {
     const double x = bench::bytes_of(f.x), weight = bench::bytes_of(f.weight),
                  rows_out = bench::bytes_of(f.mean, f.inv),
                  sums = bench::bytes_of(w->backward.dw.to, w->backward.db.to);
-    // Forward: x, residual, weight and bias in, y, sum, mean and inv_std out. Backward: dy, the gradient of sum, sum, weight,
-    // mean and inv_std in, dx (of both x and residual), dw and db out.
+    // Forward: x, residual, weight and bias in, y, sum, mean and inv_std out. Backward: dy, the gradient of
+    // sum, sum, weight, mean and inv_std in, dx (of both x and residual), dw and db out.
     const double forward = 4 * x + 2 * weight + rows_out, backward = 4 * x + weight + rows_out + sums;
     const BenchShape shape{{"rows", rows}, {"cols", cols}};
     list.push_back({"fused forward", shape, forward, 0, [w] { layernorm_forward(w->forward); },

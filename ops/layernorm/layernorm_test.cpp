@@ -111,10 +111,11 @@ Operands on(const Operands& o, Device device) {
 }
 
 void check_close(const Outcome& got, const Outcome& want, DType dtype, std::int64_t rows, std::int64_t cols) {
-  // bf16: y and sum are rounded once, the gradient too. Sums of n terms near 1 enter through mean and inv_std only.
+  // bf16: y and sum are rounded once, the gradient too. Sums of n terms near 1 enter through mean and inv_std
+  // only.
   const Tol tol = dtype == DType::bf16 ? Tol{2 * 0x1p-8, 0x1p-8} : sum_tol(dtype, cols, 8);
-  // With one or two columns, n does not depend on the size of x. The gradient is then a difference of equal numbers of
-  // the size of inv_std.
+  // With one or two columns, n does not depend on the size of x. The gradient is then a difference of equal
+  // numbers of the size of inv_std.
   const Tol dx_tol = {tol.rel, (cols <= 2 ? 1e3 : 8) * tol.abs};
   const Tol sums_tol = sum_tol(dtype == DType::bf16 ? DType::f32 : dtype, rows + cols, 8);
   if (got.sum) CHECK_CLOSE(got.sum, want.sum, (Tol{dtype == DType::f32 ? 0x1p-24 : 0, 0}));
@@ -136,8 +137,8 @@ void check_same_bits(const Outcome& a, const Outcome& b) {
 
 TEST_CASE("layernorm: against the formulas" * doctest::test_suite("cuda")) {
   for_dtypes([](Device device, DType dtype) {
-    // Widths on CUDA: one column, packs with and without a rest, every block size, with and without columns beyond
-    // those in registers.
+    // Widths on CUDA: one column, packs with and without a rest, every block size, with and without columns
+    // beyond those in registers.
     const bool on_cpu = device == Device::cpu;
     const std::vector<std::int64_t> all_rows =
         on_cpu ? std::vector<std::int64_t>{0, 1, 2, 63, 64, 65, 131} : std::vector<std::int64_t>{0, 1, 65};
@@ -165,7 +166,8 @@ TEST_CASE("layernorm: against the formulas" * doctest::test_suite("cuda")) {
 
 TEST_CASE("layernorm: a mean that is large against the spread" * doctest::test_suite("cuda")) {
   for (const Device device : test_devices()) {
-    // The mean of x^2 less the square of the mean would lose the variance: 2^24 has no f32 neighbours closer than 1.
+    // The mean of x^2 less the square of the mean would lose the variance: 2^24 has no f32 neighbours closer
+    // than 1.
     Operands o = random_operands(3, 100, DType::f32);
     o.residual = o.d_sum = Tensor();
     auto x = o.x.to_vector();

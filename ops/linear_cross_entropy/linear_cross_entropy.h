@@ -16,12 +16,13 @@ namespace nemocube {
 ///            weight is added to the leaf at once, the gradient of x is kept until backward. Error unless
 ///            chunk_rows >= 1. "plain" is linear followed by cross_entropy, with all logits in the dtype of x
 /// backward   the gradient that arrives is taken as 1, without a look: scale the loss through `grad_scale`
-/// part       of a vocabulary that is cut over ranks, as for cross_entropy; x and chunk_rows are then the same
-///            on every rank, and weight [own tokens, in] holds the rank's rows. A block of rows of the messages
-///            is a chunk ("fused") or all rows ("plain"). dW is that of the rank's rows. dx sums over the
-///            rank's tokens only: the caller adds the dx of all ranks
-/// adapter    null: none. Else the branch of add_lora() is part of the logits: W + s B A in the place of the weight. B holds
-///            the rank's tokens, A is whole, and its gradient sums over the rank's tokens only, as dx does
+/// part       of a vocabulary that is cut over ranks, as for cross_entropy; x and chunk_rows are then the
+///            same on every rank, and weight [own tokens, in] holds the rank's rows. A block of rows of the
+///            messages is a chunk ("fused") or all rows ("plain"). dW is that of the rank's rows. dx sums
+///            over the rank's tokens only: the caller adds the dx of all ranks
+/// adapter    null: none. Else the branch of add_lora() is part of the logits: W + s B A in the place of the
+///            weight. B holds the rank's tokens, A is whole, and its gradient sums over the rank's tokens
+///            only, as dx does
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
                          const GradScale& grad_scale, std::int64_t chunk_rows,
                          const VocabularyPart& part = {}, const LoraBranch* adapter = nullptr);

@@ -99,8 +99,8 @@ TEST_CASE("linear_cross_entropy: all dtypes and variants, against f64" * doctest
               return Outcome{loss.value(), vx.node()->take(), vw.grad()};
             };
             const Outcome got = run();
-            // bf16: gradients of logits are rounded once (2^-9 of each, random signs); "plain" also rounds the
-            // logits, of size up to 8, which shifts each probability by up to 2^-6 of itself.
+            // bf16: gradients of logits are rounded once (2^-9 of each, random signs); "plain" also rounds
+            // the logits, of size up to 8, which shifts each probability by up to 2^-6 of itself.
             const bool rounded_logits = dtype == DType::bf16 && name == "plain";
             const double of_gradient = dtype == DType::bf16 ? (rounded_logits ? 0x1p-6 : 0x1p-8) : 1e-6;
             const double of_loss = rounded_logits ? 0x1p-9 : 1e-6;

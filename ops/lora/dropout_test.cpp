@@ -145,7 +145,8 @@ TEST_CASE("lora dropout: as many elements as the probability says, and each on i
     const Tensor mask = mask_of(kept_of(p, counted(std::int64_t{1} << 34, rows), {}, Device::cpu),
                                 Tensor::empty({rows, cols}, DType::f32, Device::cpu));
     const double n = static_cast<double>(rows * cols), deviation = std::sqrt(p * (1 - p) / n);
-    // Means of products of two elements, each less its mean: 0 with a deviation of p (1 - p) / sqrt(n) where they are independent.
+    // Means of products of two elements, each less its mean: 0 with a deviation of p (1 - p) / sqrt(n) where
+    // they are independent.
     double mean = 0, right = 0, below = 0, block = 0;
     const auto centred = [&](std::int64_t r, std::int64_t c) {
       return mask.row<float>(r % rows)[c % cols] - (1 - p);

@@ -11,7 +11,8 @@ struct GroupedBranch {
   double scale;
   Tensor offsets, host_offsets;
 
-  /// A sum for each row, [R, r]. Zeros in rows beyond the last group, which no product writes: they are scaled, too.
+  /// A sum for each row, [R, r]. Zeros in rows beyond the last group, which no product writes: they are
+  /// scaled, too.
   Tensor narrow_sums(std::int64_t rows, std::int64_t rank) const {
     return Tensor::zeros({rows, rank}, accumulate_dtype(b.dtype()), b.device());
   }

@@ -40,8 +40,8 @@ std::vector<double> row_of(const Operands& o, std::int64_t row) {
   return y;
 }
 
-/// One row of y without dropout against the definition; with dropout each element is what it was or 1 / (1 - p) of the branch
-/// away.
+/// One row of y without dropout against the definition; with dropout each element is what it was or
+/// 1 / (1 - p) of the branch away.
 bool check_row(const Tensor& y, const Operands& o) {
   const std::int64_t row = y.rows() / 2;
   const auto got = y.narrow(0, row, 1).to_vector(), old = o.y.narrow(0, row, 1).to_vector(),

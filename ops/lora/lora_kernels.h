@@ -30,7 +30,8 @@ struct KeptElements {
 namespace cpu {
 void scale_kept(const Output& to, const Tensor& from, const KeptElements& kept);
 }
-/// to = kept.factor * from, 0 instead of what is dropped; or to += that, which is rounded to the dtype of `to` before.
+/// to = kept.factor * from, 0 instead of what is dropped; or to += that, which is rounded to the dtype of
+/// `to` before.
 ///
 /// shapes     [rows, cols] both; row strides free; `to` may be `from`
 /// dtypes     `from` the same as `to`, or f32 for `to` of bf16

@@ -1,7 +1,8 @@
 #pragma once
 #include "ops/lora/lora_kernels.h"
 
-/// The products of a low-rank branch, whose wide factor or result has dropout. Internal to this folder and its test.
+/// The products of a low-rank branch, whose wide factor or result has dropout. Internal to this folder and
+/// its test.
 ///
 /// shapes     2-D all: wide [T, n], narrow [T, r], weight [r, n], or [n, r] where `transpose` turns it over
 /// memory     chunks of rows of the wide matrix are copied, at most rows_at_once() of them

@@ -4,14 +4,14 @@
 /// What add_lora() and add_grouped_lora() have in common. Internal to this folder.
 namespace nemocube {
 
-/// Error unless `t` has `ndim` dimensions, `cols` columns, lies on the device of x, and has the dtype of x or the f32 of an
-/// adapter for x of bf16.
+/// Error unless `t` has `ndim` dimensions, `cols` columns, lies on the device of x, and has the dtype of x or
+/// the f32 of an adapter for x of bf16.
 void check_adapter(const std::string& what, const Tensor& t, int ndim, std::int64_t cols, const Tensor& x);
 /// Error unless y has the shape, dtype and device of a product with x; std::logic_error for a leaf.
 void check_lora_output(const char* what, const Var& y, const Shape& shape, const Tensor& x);
 
-/// Records the backward pass of a branch that has been added to y, and returns the result. A Branch has the tensors x, u, a
-/// and b, and
+/// Records the backward pass of a branch that has been added to y, and returns the result. A Branch has the
+/// tensors x, u, a and b, and
 ///     Tensor gradient_of_u(g)          w of ops/lora/lora.h
 ///     void add_dx(node of x, w)
 ///     void form_da(Output, w)
@@ -20,7 +20,8 @@ template <class Branch>
 Var record_lora(Context& ctx, const char* name, const Var& y, const Var& x, const Var& a, const Var& b,
                 Branch branch) {
   if (!ctx.records({&x, &a, &b})) return y;
-  // The gradient of the product and of the branch is one tensor. This closure runs before that of the product, which takes it.
+  // The gradient of the product and of the branch is one tensor. This closure runs before that of the
+  // product, which takes it.
   const bool of_product = y.needs_grad();
   const Var result = of_product ? y : make_result(y.value(), true);
   // Of rows that can be computed again, none are kept.

@@ -111,7 +111,8 @@ TEST_CASE("lora: against finite differences, sizes of 0") {
 TEST_CASE("lora: against finite differences, windows, values used twice, computed matrices, checkpoints") {
   const auto several = [](const LoraDropout& dropout) {
     return DiffFn([dropout](Context& ctx, const std::vector<Var>& v) {
-      // As q, k and v of one product, of which v has no branch; x is a window with a gradient in a larger buffer.
+      // As q, k and v of one product, of which v has no branch; x is a window with a gradient in a larger
+      // buffer.
       const std::vector<Var> in = split_last(ctx, v[0], std::array<std::int64_t, 2>{2, 3});
       std::vector<Var> parts =
           split_last(ctx, linear(ctx, in[1], v[1]), std::array<std::int64_t, 3>{4, 4, 1});
@@ -363,7 +364,8 @@ TEST_CASE("lora: products in chunks of any length" * doctest::test_suite("cuda")
                             .draws = RandomTable(stream),
                             .threshold = std::uint32_t{3} << 29,
                             .row_numbers = dropout.row_numbers};
-    // y = 0, b unused: u of lora_reference is one narrow product, dx one wide product, dA one product of a weight.
+    // y = 0, b unused: u of lora_reference is one narrow product, dx one wide product, dA one product of a
+    // weight.
     LoraOperands o{.y = Tensor::zeros({rows, rank}, DType::f64, Device::cpu),
                    .x = random_tensor({rows, wide_cols}, dtype, 1),
                    .a = random_tensor({rank, wide_cols}, dtype, 2),

@@ -77,8 +77,8 @@ inline Verdict within(const Tensor& got, const Tensor& want, const Tensor& magni
   return {};
 }
 
-/// What the four roundings to `dtype` on the way to a result (the dropped operand, u or w, the branch, the sum) and the sums
-/// of at most `terms` terms in f32 may do to it.
+/// What the four roundings to `dtype` on the way to a result (the dropped operand, u or w, the branch, the
+/// sum) and the sums of at most `terms` terms in f32 may do to it.
 inline double lora_roundings(DType dtype, std::int64_t terms) {
   const double store = dtype == DType::bf16 ? 0x1p-9 : dtype == DType::f32 ? 0x1p-24 : 0x1p-53;
   const double sum = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;

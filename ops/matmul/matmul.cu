@@ -17,7 +17,8 @@ namespace {
 // cuBLAS knows matrices of columns. A tensor [rows, cols] is its matrix of `cols` rows, and it forms
 // c^T = op(b)^T op(a)^T: its first factor is b.
 
-// The rest of the distance between rows says nothing where there is at most one; cuBLAS wants the columns at least.
+// The rest of the distance between rows says nothing where there is at most one; cuBLAS wants the columns at
+// least.
 std::int64_t step_of(const Tensor& t) { return t.rows() <= 1 ? t.cols() : t.row_stride(); }
 
 // Of the memory where the tensor begins, up to the 256 bytes that cuBLAS asks for.
@@ -41,9 +42,9 @@ struct Plan {
   bool supported = false;
 };
 
-// No reduction in the output: its order is that of the blocks, or it rounds to bf16 more than once. Parts of a sum may be
-// added in f32 in the order of the parts; not where a bias follows, which cuBLAS 13 adds to what it has rounded then (seen
-// on an H200).
+// No reduction in the output: its order is that of the blocks, or it rounds to bf16 more than once. Parts of
+// a sum may be added in f32 in the order of the parts; not where a bias follows, which cuBLAS 13 adds to what
+// it has rounded then (seen on an H200).
 constexpr std::uint32_t reductions(bool bias) {
   return bias ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
@@ -103,8 +104,8 @@ Plan make_plan(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor&
   return plan;
 }
 
-/// Plans that were made, to be used again: asking cuBLAS takes longer than queueing a product. A plan that is dropped and
-/// made again is the same.
+/// Plans that were made, to be used again: asking cuBLAS takes longer than queueing a product. A plan that is
+/// dropped and made again is the same.
 class PlanCache {
  public:
   Plan find_or_make(const Tensor& c, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
@@ -215,8 +216,8 @@ void product(const Output& c, const Tensor& a, bool transpose_a, const Tensor& b
 // An f32 factor is the sum of three bf16 terms: products with it are products of bf16.
 constexpr int terms_of_f32 = 3, split_threads = 256;
 
-/// The terms of a matrix in `places` copies of its shape, which lie `step` elements apart. Two bits of `order` say which term a
-/// copy has.
+/// The terms of a matrix in `places` copies of its shape, which lie `step` elements apart. Two bits of
+/// `order` say which term a copy has.
 struct Split {
   Rows<__nv_bfloat16> to;
   Rows<const float> from;
@@ -303,7 +304,8 @@ Tensor split_product(const Output& c, const Tensor& a, const Tensor& b) {
   return terms.narrow(1, 0, terms_of_f32 * k);
 }
 
-/// Element (row, col) of the product with term i of a factor is at products[i term_step + row row_step + col].
+/// Element (row, col) of the product with term i of a factor is at products[i term_step + row
+/// row_step + col].
 struct TermProducts {
   const float* products;
   std::int64_t term_step, row_step;

@@ -17,8 +17,8 @@ struct Sizes {
 };
 
 /// The product by oneDNN. Returns false, without doing anything, when this machine has no oneDNN product for
-/// the dtypes. The first call in a process compares some products with plain loops where the version of oneDNN is not
-/// among the tested ones; Error, here and in every later call, when one is wrong.
+/// the dtypes. The first call in a process compares some products with plain loops where the version of
+/// oneDNN is not among the tested ones; Error, here and in every later call, when one is wrong.
 bool onednn_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 /// The same without this comparison.
 bool onednn_product_unchecked(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
@@ -27,10 +27,10 @@ bool onednn_product_unchecked(const Output& c, const Operand& a, const Operand& 
 bool is_tested_onednn(int major, int minor);
 using OnednnProduct =
     std::function<bool(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes)>;
-/// Compares products with plain loops: sizes of 1 and ragged ones up to 255, rows dense and apart, every form. Each
-/// sum is exact in f32, so each element must be exact: a f32 product, and where `product` has bf16 operands, C in
-/// f32 and in bf16, rounded once. Error that names `version` and the first product that is wrong. `product`:
-/// onednn_product_unchecked, or one of a test.
+/// Compares products with plain loops: sizes of 1 and ragged ones up to 255, rows dense and apart, every
+/// form. Each sum is exact in f32, so each element must be exact: a f32 product, and where `product` has bf16
+/// operands, C in f32 and in bf16, rounded once. Error that names `version` and the first product that is
+/// wrong. `product`: onednn_product_unchecked, or one of a test.
 void check_onednn(const std::string& version, const OnednnProduct& product);
 void f64_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
 
@@ -53,9 +53,10 @@ void crowded_product(const Output& c, const Operand& a, const Operand& b, const 
 
 /// A tensor of f32 whose rows are an odd number of cache lines apart, so that they use all cache sets.
 Tensor rows_apart(std::int64_t rows, std::int64_t cols);
-/// Whether oneDNN, with AVX-512 and on one thread, would read a transposed A of a product of `sizes` from where A lies,
-/// again for every 48 columns of C, although its rows are a multiple of 4 KiB apart. oneDNN works on 64 columns of 384
-/// rows of A at a time. Of rows so far apart these do not stay in an L2 cache of 1 MiB, nor, from 8 KiB on, of 2 MiB.
+/// Whether oneDNN, with AVX-512 and on one thread, would read a transposed A of a product of `sizes` from
+/// where A lies, again for every 48 columns of C, although its rows are a multiple of 4 KiB apart. oneDNN
+/// works on 64 columns of 384 rows of A at a time. Of rows so far apart these do not stay in an L2 cache of 1
+/// MiB, nor, from 8 KiB on, of 2 MiB.
 bool rereads_crowded(const Tensor& a, const Operand& b, const Sizes& sizes);
 
 /// A product of f32 copies of bf16 operands, for machines without a bf16 product in oneDNN.
@@ -64,10 +65,10 @@ void converted_product(const Output& c, const Operand& a, const Operand& b, cons
 /// The number of products that oneDNN has prepared and that are kept for reuse.
 std::int64_t onednn_plans();
 constexpr std::int64_t most_onednn_plans = 1024;
-/// Bytes of one of them: the code that oneDNN has generated, and what it knows of the product. `reserved`: address
-/// space instead, because oneDNN reserves more room for code than it writes. Without AVX-512, products of all shapes
-/// share their code. With AMX a bf16 product has code for tiles besides. Measured with oneDNN 2.6 and 3.7, AMX with 2.6 only;
-/// later releases are taken for 3.7.
+/// Bytes of one of them: the code that oneDNN has generated, and what it knows of the product. `reserved`:
+/// address space instead, because oneDNN reserves more room for code than it writes. Without AVX-512,
+/// products of all shapes share their code. With AMX a bf16 product has code for tiles besides. Measured with
+/// oneDNN 2.6 and 3.7, AMX with 2.6 only; later releases are taken for 3.7.
 std::int64_t onednn_plan_bytes(DType operands, bool reserved);
 
 }  // namespace nemocube::cpu

@@ -16,8 +16,8 @@ constexpr std::int64_t k_block = 256;    // summands copied at a time, so that t
 /// Without AVX-512, oneDNN does not copy the operands of an f32 product in which 1/M + 1/N is at least this
 /// (FORCE_NOCOPY_THRESH of its src/cpu/x64/gemm/gemm_driver.cpp; the same in releases 1.0 to 2.6).
 constexpr double no_copy_threshold = 0.0038;
-/// The same with AVX-512 (FORCE_NOCOPY_THRESH of nocopy_checker_avx512 in the same file), but for a B whose rows are a
-/// multiple of so many values apart: then oneDNN copies both operands.
+/// The same with AVX-512 (FORCE_NOCOPY_THRESH of nocopy_checker_avx512 in the same file), but for a B whose
+/// rows are a multiple of so many values apart: then oneDNN copies both operands.
 constexpr double no_copy_threshold_avx512 = 0.00196;
 constexpr std::int64_t copied_b_step = 1024;
 constexpr std::int64_t least_cols = 256;  // columns of C; for fewer columns, copies cost as much as they save

@@ -67,8 +67,9 @@ const dnnl::engine& cpu_engine() {
   return engine;
 }
 
-/// A matrix of rows `step` values apart, or of columns when it is transposed. A dimension of size 1 has the stride of
-/// a dense matrix, whatever `step` is: the stride of such a dimension means nothing, but oneDNN derives layouts from it.
+/// A matrix of rows `step` values apart, or of columns when it is transposed. A dimension of size 1 has the
+/// stride of a dense matrix, whatever `step` is: the stride of such a dimension means nothing, but oneDNN
+/// derives layouts from it.
 dnnl::memory::desc matrix(std::int64_t rows, std::int64_t cols, std::int64_t step, bool transposed,
                           DType dtype) {
   using Dims = dnnl::memory::dims;
@@ -139,8 +140,8 @@ std::shared_ptr<Plan> make_plan(const Key& key) {
 
 class PlanCache {
  public:
-  // oneDNN's own cache would keep products that are dropped here, as many again: 50 MB more in a run of 60 steps of
-  // configs/squad_tiny.yaml with oneDNN 3.7.
+  // oneDNN's own cache would keep products that are dropped here, as many again: 50 MB more in a run of 60
+  // steps of configs/squad_tiny.yaml with oneDNN 3.7.
   PlanCache() { dnnl::set_primitive_cache_capacity(0); }
 
   std::shared_ptr<Plan> find_or_make(const Key& key) {
@@ -194,8 +195,8 @@ PlanCache& plan_cache() {
 // The row stride; of a matrix of one row, which has no distance between rows, its length.
 std::int64_t row_step(const Tensor& t) { return t.rows() == 1 ? t.cols() : t.row_stride(); }
 
-/// A matrix of one column whose values do not lie side by side. oneDNN 3.7 reads and writes such a matrix as if its
-/// values did.
+/// A matrix of one column whose values do not lie side by side. oneDNN 3.7 reads and writes such a matrix as
+/// if its values did.
 bool is_spread(const Tensor& t) { return t.cols() == 1 && t.rows() > 1 && t.row_stride() != 1; }
 
 Tensor side_by_side(const Tensor& t) {
@@ -247,8 +248,9 @@ struct Slice {
   PlanPtr plan;  // none: the product is formed from copies of `left`
 };
 
-/// Blocks of rows of C, each from a copy of its columns of A. oneDNN forms every sum in the same order as without blocks
-/// and copies, because the copy is no dense matrix either. No block has one row, whose copy would be a spread column.
+/// Blocks of rows of C, each from a copy of its columns of A. oneDNN forms every sum in the same order as
+/// without blocks and copies, because the copy is no dense matrix either. No block has one row, whose copy
+/// would be a spread column.
 void run_from_copies(const Slice& s, Into how, const Operand& b) {
   constexpr std::int64_t block_rows = 128;
   const std::int64_t k = s.left.rows();
@@ -271,9 +273,9 @@ bool has_isa(dnnl::cpu_isa isa) {
 
 }  // namespace
 
-/// Each thread forms a slice of the rows of C and packs only its part of A. With AVX-512 and several threads this is 5 to 10 %
-/// faster than one product that oneDNN divides among the threads (oneDNN 2.6, two threads, the shapes of
-/// weight gradients, f32 and bf16).
+/// Each thread forms a slice of the rows of C and packs only its part of A. With AVX-512 and several threads
+/// this is 5 to 10 % faster than one product that oneDNN divides among the threads (oneDNN 2.6, two threads,
+/// the shapes of weight gradients, f32 and bf16).
 bool sliced_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes, int threads) {
   constexpr std::int64_t slice_multiple = 16;
   const std::int64_t multiples = (sizes.m + slice_multiple - 1) / slice_multiple;

@@ -39,9 +39,10 @@ Tensor reference(const Tensor& a, bool ta, const Tensor& b, bool tb, const Tenso
   return Tensor::from(cv, c.shape());
 }
 
-// One rounding of the result; k roundings of partial sums of size up to about sqrt(k), of random sign. Tensor cores, which
-// form sums of bf16 on CUDA, do not round but drop bits, always towards zero, once for 8 terms (Fasi, Higham, Mikaitis and
-// Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021): up to 2^-23 of the sum each time.
+// One rounding of the result; k roundings of partial sums of size up to about sqrt(k), of random sign. Tensor
+// cores, which form sums of bf16 on CUDA, do not round but drop bits, always towards zero, once for 8 terms
+// (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021): up to 2^-23 of the
+// sum each time.
 Tol product_tol(DType result, DType operands, std::int64_t k, Device device = Device::cpu) {
   const double store = result == DType::f64 ? 0x1p-53 : result == DType::bf16 ? 0x1p-8 : 0x1p-24;
   const double sums = operands == DType::f64 ? 0x1p-53 : 0x1p-24;

@@ -5,9 +5,9 @@
 /// A tile of a product of bf16 on tensor cores.
 namespace nemocube::cuda {
 
-// Slabs of `depth` k of both factors come into shared memory by asynchronous copies, `stages` - 1 slabs ahead of the one
-// that is multiplied. A warp has 64 rows and a quarter of the columns of the tile. It goes in steps of 16 k, and loads the
-// fragments of a step while tensor cores have those of the step before.
+// Slabs of `depth` k of both factors come into shared memory by asynchronous copies, `stages` - 1 slabs ahead
+// of the one that is multiplied. A warp has 64 rows and a quarter of the columns of the tile. It goes in
+// steps of 16 k, and loads the fragments of a step while tensor cores have those of the step before.
 namespace mma_tiles {
 
 constexpr int rows = 128, depth = 64, threads = 256, stages = 3;
@@ -44,8 +44,8 @@ class Loader {
     next_ = factor.start + row() * stride_ + pack() * 8;
     to_ = Tile::offset(row(), pack());
   }
-  /// Begins to copy part `step` of the next slab. `whole`: all of it is there. Otherwise it has `length` k, and zeros come for
-  /// what is not there. After the last part the slab behind is next.
+  /// Begins to copy part `step` of the next slab. `whole`: all of it is there. Otherwise it has `length` k,
+  /// and zeros come for what is not there. After the last part the slab behind is next.
   template <bool whole>
   __device__ void copy(unsigned shared, int step, int length) {
     int rows_left = height;
@@ -67,8 +67,8 @@ class Loader {
   unsigned to_;
 };
 
-/// Loads a warp's fragments of a factor from a slab: 16 x 16 elements each, `fragment` along its rows or columns from `first`
-/// on. The left factor's are a FragmentA, the right one's a FragmentB2.
+/// Loads a warp's fragments of a factor from a slab: 16 x 16 elements each, `fragment` along its rows or
+/// columns from `first` on. The left factor's are a FragmentA, the right one's a FragmentB2.
 template <bool along_k, int extent, bool left>
 class Reader {
   using Tile = Slab<along_k, extent>;
@@ -81,8 +81,8 @@ class Reader {
     const int pack = left == along_k ? lane / 16 : lane / 8 % 2;
     at_ = along_k ? Tile::offset(first + row, pack) : Tile::offset(row, first / 8 + pack);
   }
-  /// Rows are multiples of 8 apart, so that a tile permutes their packs alike. Packs are exchanged by exclusive or, and so
-  /// is the way from one to another.
+  /// Rows are multiples of 8 apart, so that a tile permutes their packs alike. Packs are exchanged by
+  /// exclusive or, and so is the way from one to another.
   __device__ void load(unsigned (&r)[4], unsigned slab, int fragment, int step) const {
     const int across = along_k ? step : fragment, down = along_k ? fragment : step;
     load_matrices<!along_k>(r, ((slab + at_) ^ across * 32) + Tile::bytes(16 * down));
@@ -149,7 +149,8 @@ __device__ void multiply(void* shared, const TileFactor<__nv_bfloat16>& a, const
   copy_async_wait<stages - 2>();
   __syncthreads();
   fragments.load(0, slab, 0);
-  // Multiplies a slab and begins to copy another, `whole` if nothing of that is missing: its copies ask no questions.
+  // Multiplies a slab and begins to copy another, `whole` if nothing of that is missing: its copies ask no
+  // questions.
   const auto turn = [&]<bool whole>(std::bool_constant<whole> all) {
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
@@ -190,7 +191,8 @@ __device__ void transpose(float2 (&pairs)[count], int lane) {
     }
 }
 
-// Each lane has two neighbours of several fragments. Lanes exchange them, so that each has 16 bytes of one fragment.
+// Each lane has two neighbours of several fragments. Lanes exchange them, so that each has 16 bytes of one
+// fragment.
 template <class T, int cols>
 __device__ void store(const TileResult<T>& c, int height, int width, const Sums<cols>& sums) {
   constexpr int elements = whole_pack<T>, fragments = elements / 2,
@@ -239,8 +241,8 @@ __device__ void store(const TileResult<T>& c, int height, int width, const Sums<
 
 }  // namespace mma_tiles
 
-/// For rows of all tensors that start at multiples of 16 bytes and have multiples of 8 elements. Every sum is formed in the
-/// order of k, whatever the tile.
+/// For rows of all tensors that start at multiples of 16 bytes and have multiples of 8 elements. Every sum is
+/// formed in the order of k, whatever the tile.
 template <int tile_cols>
 struct MmaTiles {
   static constexpr int rows = mma_tiles::rows, cols = tile_cols, threads = mma_tiles::threads;

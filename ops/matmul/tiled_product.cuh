@@ -28,10 +28,12 @@ struct TileResult {
   bool aligned = false;  ///< rows start at multiples of four elements
 };
 
-// With multiply-adds of f32: for any strides, sizes and alignment. Every sum is formed in the order of k, whatever the tile.
+// With multiply-adds of f32: for any strides, sizes and alignment. Every sum is formed in the order of k,
+// whatever the tile.
 //
-// Slabs of `depth` k of both factors go through shared memory, in two buffers: while one is multiplied, the next slab
-// comes into registers. A thread has rows 4 i to 4 i + 3 and 64 + 4 i to 64 + 4 i + 3 of a tile, and likewise columns.
+// Slabs of `depth` k of both factors go through shared memory, in two buffers: while one is multiplied, the
+// next slab comes into registers. A thread has rows 4 i to 4 i + 3 and 64 + 4 i to 64 + 4 i + 3 of a tile,
+// and likewise columns.
 namespace fma_tiles {
 
 constexpr int rows = 128, cols = 64, depth = 16, threads = 128;
@@ -42,8 +44,8 @@ struct Shared {
   float a[2][depth * rows], b[2][depth * cols];
 };
 
-/// Where element w of k lies. The places of four k are permuted, so that threads that write four neighbouring k of
-/// eight w use all banks.
+/// Where element w of k lies. The places of four k are permuted, so that threads that write four neighbouring
+/// k of eight w use all banks.
 template <int wide>
 __device__ int place(int k, int w) {
   return k * wide + (w ^ (k / 4 % 4 * 8));

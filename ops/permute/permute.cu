@@ -11,10 +11,10 @@
 namespace nemocube::cuda {
 namespace {
 
-// Order of the rows: a counting sort. Choices in the order (token, choice) are cut into segments, one for each block, and
-// a segment into parts, one for each warp. The rows of an expert begin after those of all experts before it, of all
-// segments before, and of the warps before; a warp takes its part 32 choices at a time. A single segment counts for
-// itself. Of several, a kernel has counted before.
+// Order of the rows: a counting sort. Choices in the order (token, choice) are cut into segments, one for
+// each block, and a segment into parts, one for each warp. The rows of an expert begin after those of all
+// experts before it, of all segments before, and of the warps before; a warp takes its part 32 choices at a
+// time. A single segment counts for itself. Of several, a kernel has counted before.
 constexpr int order_threads = 1024, order_warps = order_threads / warp_threads;
 constexpr int experts_at_once = 512;  // whose counters fit shared memory: 64 KiB
 constexpr std::int64_t whole_segment = 32 * order_threads;
@@ -37,9 +37,9 @@ __device__ Range own_choices(const OrderTensors& t) {
   return {begin, min(begin + part, t.choices)};
 }
 
-/// Calls fn(choice, expert, peers) with all threads of a warp for its choices in order. `expert` counts from the first
-/// of the `count` experts from t.begin + first on, and is -1 for another expert or none; `peers`: the threads with the
-/// same one.
+/// Calls fn(choice, expert, peers) with all threads of a warp for its choices in order. `expert` counts from
+/// the first of the `count` experts from t.begin + first on, and is -1 for another expert or none; `peers`:
+/// the threads with the same one.
 template <class Fn>
 __device__ void for_own_choices(const OrderTensors& t, int first, int count, Fn&& fn) {
   const Range own = own_choices(t);
@@ -178,8 +178,8 @@ void order_by_expert(const Permutation& p, const Tensor& experts, std::int64_t, 
   order(p.offsets, p.source, p.slot, experts, here);
 }
 
-// Merging: cell (e, s) has the rows of expert e and source s. A block finds where each cell begins among the rows that
-// come in and among those that go out; then each row looks for its cell.
+// Merging: cell (e, s) has the rows of expert e and source s. A block finds where each cell begins among the
+// rows that come in and among those that go out; then each row looks for its cell.
 struct MergeTensors {
   Rows<std::int64_t> ends;  // [sources, E]
   std::int64_t* offsets;
@@ -192,8 +192,8 @@ struct MergeTensors {
 
 constexpr int merge_threads = 512;
 
-/// Adds up value(i) for i in [0, count) with all threads of the block: calls put(i, the sum of the values before i).
-/// Returns the sum of all.
+/// Adds up value(i) for i in [0, count) with all threads of the block: calls put(i, the sum of the values
+/// before i). Returns the sum of all.
 template <class Value, class Put>
 __device__ int scan(int count, Value&& value, Put&& put) {
   using Scan = cub::BlockScan<int, merge_threads>;
@@ -362,9 +362,9 @@ void combine(const Output& y, const Tensor& rows, const Tensor& weights, const P
   });
 }
 
-// Backward of unpermute: a block has a token. The first packs of dy stay in registers for all choices. A dot product is
-// the sum of each thread in the order of its packs, then of the threads of a warp, then of the warps. Rows that are not
-// aligned are read element by element in the same order.
+// Backward of unpermute: a block has a token. The first packs of dy stay in registers for all choices. A dot
+// product is the sum of each thread in the order of its packs, then of the threads of a warp, then of the
+// warps. Rows that are not aligned are read element by element in the same order.
 template <class Out, class T>
 struct UnpermuteTensors {
   Rows<Out> drows;       // null: not wanted

@@ -2,18 +2,19 @@
 #include "core/kernel.h"
 #include "ops/permute/permute.h"
 
-/// Kernels behind ops/permute/permute.h. Those that make a permutation work on whole numbers alone. Those of permute and
-/// unpermute are in f32 arithmetic (f64 for f64). Outputs may be wider than inputs (the
-/// f32 gradient of a bf16 leaf). The tokens are divided among the threads. A choice without a row (slot -1) adds
-/// nothing, and its weight has the gradient 0.
+/// Kernels behind ops/permute/permute.h. Those that make a permutation work on whole numbers alone. Those of
+/// permute and unpermute are in f32 arithmetic (f64 for f64). Outputs may be wider than inputs (the
+/// f32 gradient of a bf16 leaf). The tokens are divided among the threads. A choice without a row (slot -1)
+/// adds nothing, and its weight has the gradient 0.
 ///
-/// On CUDA nobody sees mistakes in the numbers of experts and rows. Where there are fewer rows than a permutation has
-/// room for, the others have the source -1, and gather_rows sets them to 0; choices of no known expert, or beyond the
-/// room, have no row.
+/// On CUDA nobody sees mistakes in the numbers of experts and rows. Where there are fewer rows than a
+/// permutation has room for, the others have the source -1, and gather_rows sets them to 0; choices of no
+/// known expert, or beyond the room, have no row.
 namespace nemocube {
 
 namespace cpu {
-/// offsets [n + 1] of the rows of the experts in `here`, n of them, among experts [T, k], each in [0, expert_count).
+/// offsets [n + 1] of the rows of the experts in `here`, n of them, among experts [T, k], each in [0,
+/// expert_count).
 void expert_offsets(const Tensor& offsets, const Tensor& experts, std::int64_t expert_count, Range here);
 /// Sets p, which has R rows, as make_permutation() does.
 void order_rows(const Permutation& p, const Tensor& experts, std::int64_t expert_count, Range here);

@@ -87,8 +87,8 @@ const RegisterBench registration("rmsnorm", [](const BenchOptions& o) {
     const NormForward& f = w->forward;
     const double x = bench::bytes_of(f.x), parameter = bench::bytes_of(f.weight),
                  rows_out = bench::bytes_of(f.inv);
-    // Forward: x, residual and weight in, y, sum and inv_rms out. Backward: dy, the gradient of sum, sum, weight and
-    // inv_rms in, dx (of both x and residual) and dw out.
+    // Forward: x, residual and weight in, y, sum and inv_rms out. Backward: dy, the gradient of sum, sum,
+    // weight and inv_rms in, dx (of both x and residual) and dw out.
     const double fused = 4 * x + parameter + rows_out, backward = fused + bench::bytes_of(w->backward.dw.to);
     const BenchShape shape{{"rows", rows}, {"cols", cols}};
     list.push_back({"fused forward", shape, fused, 0, [w] { rmsnorm_forward(w->forward); },

@@ -106,8 +106,8 @@ Outcome run_residual(const std::string& variant, const Tensor& x, const Tensor& 
 
 TEST_CASE("rmsnorm: against the formulas" * doctest::test_suite("cuda")) {
   for_dtypes([](Device device, DType dtype) {
-    // Widths on CUDA: one column, packs with and without a rest, every block size, with and without columns beyond
-    // those in registers.
+    // Widths on CUDA: one column, packs with and without a rest, every block size, with and without columns
+    // beyond those in registers.
     const bool on_cpu = device == Device::cpu;
     const std::vector<std::int64_t> all_rows =
         on_cpu ? std::vector<std::int64_t>{0, 1, 2, 63, 64, 65, 131} : std::vector<std::int64_t>{0, 1, 65};

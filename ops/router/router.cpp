@@ -35,7 +35,8 @@ DType check_operands(const Tensor& x, const Tensor& gate, const Tensor& bias, co
   return acc;
 }
 
-// Whether x goes into products as it is, with the terms of its f32 factors: no copies in f32, and products of bf16.
+// Whether x goes into products as it is, with the terms of its f32 factors: no copies in f32, and products of
+// bf16.
 bool mixed_products(const Tensor& x, const Tensor& gate) {
   return x.device().is_cuda() && x.dtype() == DType::bf16 && gate.dtype() == DType::f32;
 }
@@ -126,8 +127,8 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
     aux = auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
 
   if (routing.weights.needs_grad())
-    ctx.tape->record("router", [kept = Kept(x), nx = x.node(), gate, scores, experts = routing.choice.experts, options, aux, acc,
-                                out = routing.weights.node(), tape = ctx.tape] {
+    ctx.tape->record("router", [kept = Kept(x), nx = x.node(), gate, scores, experts = routing.choice.experts,
+                                options, aux, acc, out = routing.weights.node(), tape = ctx.tape] {
       if (!out->filled() && !aux.factors.defined() && !aux.logits.defined()) return;
       static Zone backward_zone("router/backward");
       const ZoneTimer backward_timer(backward_zone);

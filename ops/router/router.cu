@@ -8,8 +8,8 @@
 #include "core/cuda/warp.cuh"
 #include "ops/router/router_kernels.h"
 
-// A warp has a token: thread l has experts l, l + 32, .. of it. Sums over the chosen experts are in their order, as on the
-// CPU; those over all experts are sums of the threads, added in a fixed order.
+// A warp has a token: thread l has experts l, l + 32, .. of it. Sums over the chosen experts are in their
+// order, as on the CPU; those over all experts are sums of the threads, added in a fixed order.
 namespace nemocube::cuda {
 namespace {
 
@@ -27,7 +27,8 @@ __device__ void for_own(int count, Fn&& fn) {
   for (int i = own_lane(); i < count; i += warp_threads) fn(i);
 }
 
-/// The sum of value(j) for j in [0, count), from the first to the last, in all threads. Thread j % 32 calls value(j).
+/// The sum of value(j) for j in [0, count), from the first to the last, in all threads. Thread j % 32 calls
+/// value(j).
 template <class Value>
 __device__ float sum_in_order(int count, Value&& value) {
   float sum = 0;
@@ -55,8 +56,8 @@ __device__ unsigned key_of(float value) {
 }
 __device__ float value_of(unsigned key) { return __uint_as_float(key >> 31 ? key & 0x7fffffffU : ~key); }
 
-/// Takes the largest of `count` keys, then the next largest, and so on; ties go to the lowest index. Each thread knows
-/// the first largest of its own keys.
+/// Takes the largest of `count` keys, then the next largest, and so on; ties go to the lowest index. Each
+/// thread knows the first largest of its own keys.
 class Largest {
  public:
   __device__ Largest(unsigned* keys, int count) : keys_(keys), count_(count) { look(); }
@@ -82,8 +83,8 @@ class Largest {
   unsigned best_ = taken, at_ = 0;
 };
 
-/// The sum of the two largest values of a group, or its only value. Groups start at different places, because all
-/// threads read at the same time, each from another bank of shared memory.
+/// The sum of the two largest values of a group, or its only value. Groups start at different places, because
+/// all threads read at the same time, each from another bank of shared memory.
 __device__ float group_score(const unsigned* keys, int size, int group) {
   if (size == 1) return value_of(keys[0]);
   unsigned first = taken, second = taken;

@@ -18,11 +18,12 @@ struct RouterOptions {
   double scaling = 1;           ///< routed_scaling_factor
   double aux_loss_coef = 0, seq_aux_loss_coef = 0, global_aux_loss_coef = 0, z_loss_coef = 0;
   double aux_grad_scale = 1;  ///< factor on the gradient of the auxiliary losses, not on their values
-  /// Tokens are spread evenly whatever their scores are, for measurements of speed (fake_balanced_gate of NVIDIA
-  /// NeMo AutoModel): choice j of token t goes to expert (t k + j) mod E. t counts the rows of this call from 0.
+  /// Tokens are spread evenly whatever their scores are, for measurements of speed (fake_balanced_gate of
+  /// NVIDIA NeMo AutoModel): choice j of token t goes to expert (t k + j) mod E. t counts the rows of this
+  /// call from 0.
   bool balanced = false;
-  /// Sums an i64 tensor on the device of x in place over the ranks that share the tokens of a microbatch; absent: this
-  /// rank has all.
+  /// Sums an i64 tensor on the device of x in place over the ranks that share the tokens of a microbatch;
+  /// absent: this rank has all.
   std::function<void(const Tensor&)> sum_over_peers = {};
 };
 
@@ -49,9 +50,9 @@ inline bool has_losses(const RouterOptions& o) {
 struct RouterTotals {
   Tensor
       sums;  ///< [E + 1] i64 on the device of x: of the c below, and of T; undefined before the first microbatch
-  /// Sums [E + 1] i64 on the device of x, the c and T of the rows of a call, in place over the devices that hold
-  /// tokens of the same step, those that share a microbatch included; absent: this device alone. Called also where
-  /// there are no rows.
+  /// Sums [E + 1] i64 on the device of x, the c and T of the rows of a call, in place over the devices that
+  /// hold tokens of the same step, those that share a microbatch included; absent: this device alone. Called
+  /// also where there are no rows.
   std::function<void(const Tensor&)> sum_over_devices = {};
 };
 
@@ -65,8 +66,9 @@ struct RouterChoice {
   Tensor tokens{};  ///< [1] i64: T of the microbatch, for z-loss; undefined without losses
 };
 
-/// What route() adds up over the tokens of a microbatch, on the device of x. Several layers have one more dimension in front:
-/// one launch then makes the zeros of all layers, and one launch for each tensor adds them to the sums of a step.
+/// What route() adds up over the tokens of a microbatch, on the device of x. Several layers have one more
+/// dimension in front: one launch then makes the zeros of all layers, and one launch for each tensor adds
+/// them to the sums of a step.
 struct RouterSums {
   Tensor counts;  ///< [E] i64
   Tensor losses;  ///< [4] f64
@@ -83,8 +85,9 @@ struct Routing {
   Var weights;  ///< [T, k] f32 (f64)
   RouterChoice choice;
   Tensor counts;  ///< [E] i64: tokens that chose each expert; undefined in a replay
-  /// The auxiliary losses times their coefficients [4] f64, in the order of router_losses; a loss whose coefficient
-  /// is 0 is 0. Where ranks share a microbatch, its losses are the sums over these ranks. Undefined in a replay.
+  /// The auxiliary losses times their coefficients [4] f64, in the order of router_losses; a loss whose
+  /// coefficient is 0 is 0. Where ranks share a microbatch, its losses are the sums over these ranks.
+  /// Undefined in a replay.
   Tensor losses;
 };
 
@@ -123,11 +126,11 @@ struct Routing {
 /// gradient reaches the weights: once for each recorded forward. Under an activation checkpoint the recorded
 /// forward is the replay.
 ///
-/// The tokens of a microbatch may be divided over ranks (`sum_over_peers`). Each rank then routes its own rows, and
-/// `sequences` has all sequences of the microbatch, in each the rows of this rank, perhaps none. c and T, and which
-/// sequences count as empty, are those of the whole microbatch. Sums over t run over the rank's rows: the returned
-/// losses are its share of the microbatch's losses, the gradients those of the microbatch's losses by its rows. All
-/// ranks make the same calls, also those without rows.
+/// The tokens of a microbatch may be divided over ranks (`sum_over_peers`). Each rank then routes its own
+/// rows, and `sequences` has all sequences of the microbatch, in each the rows of this rank, perhaps none. c
+/// and T, and which sequences count as empty, are those of the whole microbatch. Sums over t run over the
+/// rank's rows: the returned losses are its share of the microbatch's losses, the gradients those of the
+/// microbatch's losses by its rows. All ranks make the same calls, also those without rows.
 /// messages   for a microbatch one sum i64 over the ranks that share it, none where all coefficients are 0
 ///            (that of global_aux_loss counts as 0 without `totals`):
 ///              [sequences, E + 1]  with seq_aux_loss: c and T of each sequence
@@ -148,8 +151,8 @@ void add_counts(const Tensor& sum, const Tensor& counts);
 
 /// Balancing without an auxiliary loss, once for each optimizer step:
 ///   bias_i <- bias_i + rate sign(mean(counts) - counts_i),   sign(0) = 0, compared exactly
-/// unless the gate is closed (UpdateGate; its grad_scale has no effect). bias [E] f32 or f64; counts [E] i64, summed
-/// over all tokens of the step. Error otherwise.
+/// unless the gate is closed (UpdateGate; its grad_scale has no effect). bias [E] f32 or f64; counts [E] i64,
+/// summed over all tokens of the step. Error otherwise.
 /// (Wang et al., "Auxiliary-loss-free load balancing strategy for mixture-of-experts", 2024.)
 void update_expert_bias(const Tensor& bias, const Tensor& counts, double rate, const UpdateGate& gate);
 

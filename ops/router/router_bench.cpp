@@ -79,8 +79,8 @@ void add_kernels(std::vector<BenchCase>& cases, const BenchOptions& o, std::int6
   cases.push_back({"choice", shape,
                    bench::bytes_of(w->logits, w->bias, w->scores, w->experts, w->weights, w->counts), 0,
                    choose, sums_to_scaling});
-  // A normalised weight does not change when the scores of the chosen all grow alike, so their gradients times their
-  // scores add up to 0.
+  // A normalised weight does not change when the scores of the chosen all grow alike, so their gradients
+  // times their scores add up to 0.
   cases.push_back({"gradient", shape, bench::bytes_of(w->scores, w->experts, w->dweights, w->dlogits), 0,
                    [w] { router_backward(w->dlogits, w->dweights, w->scores, w->experts, w->options, {}); },
                    [w] {

@@ -21,7 +21,8 @@ T sum_of(const T* s, std::int64_t n) {
   return sum;
 }
 
-/// Calls fn(part, token) for the rows [first, last) in order, without spare rows. `offsets` as in router_kernels.h.
+/// Calls fn(part, token) for the rows [first, last) in order, without spare rows. `offsets` as in
+/// router_kernels.h.
 template <class Fn>
 void for_tokens(const Tensor& offsets, std::int64_t first, std::int64_t last, Fn&& fn) {
   if (!offsets.defined()) {

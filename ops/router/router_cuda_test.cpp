@@ -14,8 +14,8 @@ using namespace nemocube::testing;
 
 namespace {
 
-/// Sizes of one thread's experts, of several, of groups with and without a rest; more than a block of 8 tokens can have
-/// in 48 KiB.
+/// Sizes of one thread's experts, of several, of groups with and without a rest; more than a block of 8
+/// tokens can have in 48 KiB.
 const std::vector<RouterOptions> kernel_options{
     {.experts = 1, .top_k = 1},
     {.experts = 8, .top_k = 8, .normalise = false, .scaling = 2.5},

@@ -5,10 +5,11 @@
 /// Kernels of the router. `logits`, `scores` and `dlogits` are [T, E] contiguous, f32 or f64; other floating
 /// operands have the same dtype, unless they say f64. The tokens are divided among the threads.
 ///
-/// Tokens form parts: those of part q are [offsets[q], offsets[q + 1]), offsets [parts + 1] i64. Where `offsets` are
-/// undefined, all tokens are one part. Rows beyond the last part are spare: no count and no loss has them, and their
-/// experts come in turn, as with options.balanced, so that they load all alike. A sum over tokens is formed in f64, in an
-/// order that depends on the number of rows alone; on the CPU from the first to the last.
+/// Tokens form parts: those of part q are [offsets[q], offsets[q + 1]), offsets [parts + 1] i64. Where
+/// `offsets` are undefined, all tokens are one part. Rows beyond the last part are spare: no count and no
+/// loss has them, and their experts come in turn, as with options.balanced, so that they load all alike. A
+/// sum over tokens is formed in f64, in an order that depends on the number of rows alone; on the CPU from
+/// the first to the last.
 namespace nemocube {
 
 /// The balancing losses of one microbatch. Factors are d loss / d p_ti for the tokens t of each part.
@@ -42,8 +43,9 @@ struct AuxGradient {
 
 namespace cpu {
 
-/// scores = sigmoid(logits). Unless the experts are `chosen` already, sets them as router_select does, and adds to counts
-/// [E] i64 how often each one is among them. weights [T, k] of the experts. `offsets` are of one part: all tokens.
+/// scores = sigmoid(logits). Unless the experts are `chosen` already, sets them as router_select does, and
+/// adds to counts [E] i64 how often each one is among them. weights [T, k] of the experts. `offsets` are of
+/// one part: all tokens.
 void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
                    const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen,
                    const Tensor& offsets);
@@ -57,15 +59,15 @@ void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bi
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
                      const Tensor& experts, const RouterOptions& options, const AuxGradient& aux);
 
-/// Sets row q of `table` [parts, n + 1] i64: how often each of n experts appears among those of part q, and the
-/// number of its tokens. n may be 0.
+/// Sets row q of `table` [parts, n + 1] i64: how often each of n experts appears among those of part q, and
+/// the number of its tokens. n may be 0.
 void router_count(const Tensor& table, const Tensor& experts, const Tensor& offsets);
 
 /// sum [n] i64 = the sum of the rows of `table` [parts, n].
 void router_sum_parts(const Tensor& sum, const Tensor& table);
 
-/// Sets the factors of those losses whose tensors are defined, and their sum. Each term of a factor is formed in f64
-/// and rounded to the dtype of the scores; the terms are added in the order of BalanceFactors.
+/// Sets the factors of those losses whose tensors are defined, and their sum. Each term of a factor is formed
+/// in f64 and rounded to the dtype of the scores; the terms are added in the order of BalanceFactors.
 void router_balance(const BalanceFactors& factors, const RouterOptions& options);
 
 /// loss [1] f64 = sum_ti factors[q, i] p_ti, over the tokens t of each part q.

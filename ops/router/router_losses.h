@@ -4,8 +4,8 @@
 /// The auxiliary losses of route(). Nothing here reads a tensor on the host.
 namespace nemocube {
 
-/// Sets the losses of `routing`, whose experts are chosen and whose losses are 0, and what a replay needs, as route()
-/// defines them;
+/// Sets the losses of `routing`, whose experts are chosen and whose losses are 0, and what a replay needs, as
+/// route() defines them;
 /// returns what the backward pass adds for them. logits and scores [T, E].
 AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
                              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals);

@@ -6,8 +6,9 @@
 #include "core/cuda/warp.cuh"
 #include "ops/sample_tokens/sample_tokens_kernels.h"
 
-// A block draws for one row. It finds a token by the digits of its rank, from the highest on: one pass over the tokens
-// gives the mass above each value of a digit. After some digits only few tokens are left, which are gathered.
+// A block draws for one row. It finds a token by the digits of its rank, from the highest on: one pass over
+// the tokens gives the mass above each value of a digit. After some digits only few tokens are left, which
+// are gathered.
 namespace nemocube::cuda {
 namespace {
 
@@ -15,8 +16,8 @@ constexpr int threads = 512, warps = threads / warp_threads;
 constexpr int digit_bits = 3, digit_values = 1 << digit_bits;
 constexpr int digits_before_gathering = 4;
 
-// Tokens in the order of the draw: the larger rank is the likelier token, or of equally likely ones that with the lower
-// id. No two tokens of a row have one rank.
+// Tokens in the order of the draw: the larger rank is the likelier token, or of equally likely ones that with
+// the lower id. No two tokens of a row have one rank.
 using Rank = std::uint64_t;
 constexpr Rank not_finite = ~Rank{0};
 
@@ -88,7 +89,8 @@ __device__ Rank reduced(Shared& shared, Rank own, Reduce reduce) {
   return shared.rank;
 }
 
-/// Calls put(place, i, rank) for the tokens whose rank is `wanted`, with places from 0 on; returns how many there are.
+/// Calls put(place, i, rank) for the tokens whose rank is `wanted`, with places from 0 on; returns how many
+/// there are.
 template <class From, class Wanted, class Put>
 __device__ int gather(Shared& shared, const From& tokens, Wanted&& wanted, Put&& put) {
   int own = 0, place = 0, all = 0;
@@ -144,7 +146,8 @@ struct CountedTokens {
   }
 };
 
-/// shared.of_digits[d] = the sum of the threads' sums[d], in a fixed order. Only the first `used` threads have any.
+/// shared.of_digits[d] = the sum of the threads' sums[d], in a fixed order. Only the first `used` threads
+/// have any.
 template <class Weight>
 __device__ void sum_digits(Shared& shared, const Weight (&sums)[digit_values], int used) {
   const int warp = static_cast<int>(threadIdx.x) / warp_threads,
@@ -164,8 +167,8 @@ __device__ void sum_digits(Shared& shared, const Weight (&sums)[digit_values], i
   __syncthreads();
 }
 
-/// The largest rank from which on the tokens have a mass that `enough` takes; 0 where even all of them have less. `chosen`:
-/// room for the numbers of all tokens.
+/// The largest rank from which on the tokens have a mass that `enough` takes; 0 where even all of them have
+/// less. `chosen`: room for the numbers of all tokens.
 template <class From, class Enough>
 __device__ Rank rank_where(Shared& shared, const From& tokens, int digits, int* chosen, Enough enough) {
   Rank found = 0;

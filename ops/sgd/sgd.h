@@ -25,13 +25,13 @@ struct SgdRange {
   }
 };
 
-/// What changes from step to step, [3] f64 in host memory: lr, weight_decay, first (0 or 1). A step reads it from its
-/// device, so that the same work can be queued again with other values.
+/// What changes from step to step, [3] f64 in host memory: lr, weight_decay, first (0 or 1). A step reads it
+/// from its device, so that the same work can be queued again with other values.
 Tensor sgd_schedule(const SgdOptions& options);
 
-/// One step of gradient descent with momentum, without dampening, of all ranges by one call of a kernel, unless the gate
-/// is closed. lr, weight_decay and first are those of `schedule`, lr and weight_decay times the factors of the range; the
-/// other numbers are those of `options`:
+/// One step of gradient descent with momentum, without dampening, of all ranges by one call of a kernel,
+/// unless the gate is closed. lr, weight_decay and first are those of `schedule`, lr and weight_decay times
+/// the factors of the range; the other numbers are those of `options`:
 ///
 ///   g <- grad_scale grad + weight_decay w
 ///   buffer <- g when first, else momentum buffer + g
@@ -45,8 +45,8 @@ Tensor sgd_schedule(const SgdOptions& options);
 /// layout     contiguous; no two may overlap
 /// errors     Error for other shapes, dtypes or layouts, a momentum outside [0, 1), or nesterov without it
 /// repeat     same bits for any number of threads
-/// gate       see UpdateGate; what counts as written: master, model_copy (a master beyond the largest bf16 number
-///            rounds to infinity) and momentum_buffer
+/// gate       see UpdateGate; what counts as written: master, model_copy (a master beyond the largest bf16
+///            number rounds to infinity) and momentum_buffer
 void sgd_step(std::span<const SgdRange> ranges, const SgdOptions& options, const Tensor& schedule,
               const UpdateGate& gate);
 

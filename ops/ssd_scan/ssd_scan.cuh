@@ -7,8 +7,8 @@
 #include "core/cuda/warp.cuh"
 #include "ops/ssd_scan/ssd_scan_kernels.h"
 
-/// Parts that all kernels of the scan share: its operands on the device, the place of a chunk, and decays. The names
-/// are those of ssd_scan_chunked_cpu.cpp.
+/// Parts that all kernels of the scan share: its operands on the device, the place of a chunk, and decays.
+/// The names are those of ssd_scan_chunked_cpu.cpp.
 namespace nemocube::cuda::ssd {
 
 template <class T>
@@ -56,8 +56,8 @@ struct ChunkPlace {
   bool first, last;  // of its sequence
 };
 
-/// Which sequence has the part `index`, from a table of each sequence's first part: the last one that begins with this part
-/// or before; sequences without parts come before it.
+/// Which sequence has the part `index`, from a table of each sequence's first part: the last one that begins
+/// with this part or before; sequences without parts come before it.
 __device__ inline std::int64_t sequence_of(const std::int64_t* first, std::int64_t sequences,
                                            std::int64_t index) {
   std::int64_t low = 0, high = sequences;
@@ -82,8 +82,9 @@ __device__ ChunkPlace place_of(const Scan<T>& scan, std::int64_t chunk) {
 __device__ inline float softplus(float v) { return v > 20 ? v : log1pf(expf(v)); }
 __device__ inline float softplus_grad(float v) { return v > 20 ? 1 : 1 / (1 + expf(-v)); }
 
-/// A sum of many numbers in two f32: high + low, which differs from the exact sum by some 2^-46 of it. Sums of dt A are
-/// formed so instead of in f64, of which GPUs for graphics have few units; the CPU kernels also keep them as two f32.
+/// A sum of many numbers in two f32: high + low, which differs from the exact sum by some 2^-46 of it. Sums
+/// of dt A are formed so instead of in f64, of which GPUs for graphics have few units; the CPU kernels also
+/// keep them as two f32.
 struct LongSum {
   float high, low;
 };
@@ -119,8 +120,8 @@ __device__ inline LongSum running_sum(LongSum x) {
   return x;
 }
 
-/// Time steps and decays of one head for up to `count` tokens, in shared memory. Tokens beyond the last have dt = 0 and
-/// change no state.
+/// Time steps and decays of one head for up to `count` tokens, in shared memory. Tokens beyond the last have
+/// dt = 0 and change no state.
 template <int count>
 struct DecaysOf {
   static constexpr int tokens = count;

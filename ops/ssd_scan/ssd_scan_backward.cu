@@ -1,15 +1,15 @@
 #include "ops/ssd_scan/ssd_scan_tile.cuh"
 
-// Backward in four kernels: each chunk's part of the gradient of the state at its start; the gradients of the states at
-// the ends of chunks, last chunk first; for each chunk and head the gradients of x, dt_raw and the parameters; for each
-// chunk and group those of B and C, summed over the heads in their order.
+// Backward in four kernels: each chunk's part of the gradient of the state at its start; the gradients of the
+// states at the ends of chunks, last chunk first; for each chunk and head the gradients of x, dt_raw and the
+// parameters; for each chunk and group those of B and C, summed over the heads in their order.
 namespace nemocube::cuda {
 namespace {
 
 using namespace ssd;
 
-/// In: each chunk's part of the gradient of the state at its start (not of the first chunks of sequences). Out: the
-/// gradient of the state at its end.
+/// In: each chunk's part of the gradient of the state at its start (not of the first chunks of sequences).
+/// Out: the gradient of the state at its end.
 template <int N, class T>
 __global__ void __launch_bounds__(pass_threads)
     pass_gradients_kernel(const Scan<T> scan, float* gradients, const float* whole) {
@@ -46,8 +46,8 @@ struct BackwardTensors {
   float *dA_log, *dD, *ddt_bias;  // [chunks, heads]
 };
 
-/// The sums over rows of a tile: those of the thread's elements, then those of the 16 threads of the rows. Each of them
-/// gets the four sums.
+/// The sums over rows of a tile: those of the thread's elements, then those of the 16 threads of the rows.
+/// Each of them gets the four sums.
 __device__ void add_up_rows(float (&of_row)[own]) {
 #pragma unroll
   for (int i = 0; i < own; ++i) of_row[i] = warp_sum<16>(of_row[i]);
@@ -94,7 +94,8 @@ __device__ void sum_crossing(float (&crossing)[tile], PairTile& W) {
   __syncthreads();
 }
 
-/// Gradients of dt_raw, A_log, dt_bias and D of one head, from `sums` and `across`, which crosses the whole chunk.
+/// Gradients of dt_raw, A_log, dt_bias and D of one head, from `sums` and `across`, which crosses the whole
+/// chunk.
 template <class T>
 __device__ void finish_decays(const Scan<T>& scan, const BackwardTensors<T>& g, const HeadPart<T>& part,
                               const Decays& d, const TokenSums& sums, float across) {

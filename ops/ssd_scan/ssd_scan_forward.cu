@@ -1,8 +1,8 @@
 #include "ops/ssd_scan/ssd_scan_tile.cuh"
 
-// Forward in three kernels: the state that each chunk adds; the states at the starts of chunks, one chunk after the other;
-// the outputs of each chunk. The first and the last have a block for each chunk and head, so that few sequences occupy
-// the device too.
+// Forward in three kernels: the state that each chunk adds; the states at the starts of chunks, one chunk
+// after the other; the outputs of each chunk. The first and the last have a block for each chunk and head, so
+// that few sequences occupy the device too.
 namespace nemocube::cuda {
 namespace {
 

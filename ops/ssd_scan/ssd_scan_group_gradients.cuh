@@ -24,8 +24,8 @@ struct GroupTiles {
       : X(at), dY(at + channels), H(at + 2 * channels), R(at + 3 * channels), P(at), rows(at + pairs) {}
 };
 
-/// The 16 x 16 blocks on and above the diagonal of P that a warp has: calls fn(number, row, column), in blocks. The 36 blocks,
-/// row after row, are dealt to the warps.
+/// The 16 x 16 blocks on and above the diagonal of P that a warp has: calls fn(number, row, column), in
+/// blocks. The 36 blocks, row after row, are dealt to the warps.
 constexpr int block_rows = chunk_tokens / 16, all_blocks = block_rows * (block_rows + 1) / 2,
               own_blocks = (all_blocks + group_warps - 1) / group_warps;
 template <class Fn>
@@ -68,7 +68,8 @@ __device__ void add_pairs(FragmentC (&P)[own_blocks][2], const GroupTiles<cols>&
   });
 }
 
-/// sums += factor(l) tokens[l, p] state[n, p] of a head, for a warp's 16 tokens l and its rows n of the state.
+/// sums += factor(l) tokens[l, p] state[n, p] of a head, for a warp's 16 tokens l and its rows n of the
+/// state.
 template <int cols, class Factor>
 __device__ void add_state(FragmentC (&sums)[1][half_rows / 8], const SharedTile<cols>& tokens,
                           const SharedTile<cols>& state, int warp, int lane, Factor&& factor) {

@@ -13,8 +13,8 @@ struct SsdChunks {
   std::int64_t count = 0;   // of all sequences, or more: chunks beyond the last sequence have no tokens
   Tensor first;             // [sequences + 1] i64: index of each sequence's first chunk, then their number
 
-  /// Kernels on tensor cores cut long sequences into segments of ssd_segment_tokens, which they walk along at the same time.
-  /// Every sequence has one or more.
+  /// Kernels on tensor cores cut long sequences into segments of ssd_segment_tokens, which they walk along at
+  /// the same time. Every sequence has one or more.
   std::int64_t segments = 0;  // of all sequences, or more, as `count`
   Tensor first_segment;       // like `first`; undefined where no sequence can have more than one
 
@@ -47,14 +47,16 @@ struct SsdProblem {
   }
 };
 
-/// Whether kernels form the products of a scan on tensor cores. Their chunks have ssd_tensor_core_chunk tokens, and their
-/// states at the starts of chunks are bf16, each transposed: [chunks, heads, state_size, head_dim].
+/// Whether kernels form the products of a scan on tensor cores. Their chunks have ssd_tensor_core_chunk
+/// tokens, and their states at the starts of chunks are bf16, each transposed: [chunks, heads, state_size,
+/// head_dim].
 inline bool ssd_on_tensor_cores(Device device, DType dtype, const SsdOptions& o) {
   return device.is_cuda() && dtype == DType::bf16 && (o.state_size == 128 || o.state_size == 256) &&
          (o.head_dim == 64 || o.head_dim == 80);
 }
 constexpr std::int64_t ssd_tensor_core_chunk = 128;
-/// Tokens of a segment. Where a sequence is cut depends on its own length alone: packed and separate ones are cut alike.
+/// Tokens of a segment. Where a sequence is cut depends on its own length alone: packed and separate ones are
+/// cut alike.
 constexpr std::int64_t ssd_segment_tokens = 1024;
 static_assert(ssd_segment_tokens % ssd_tensor_core_chunk == 0);
 

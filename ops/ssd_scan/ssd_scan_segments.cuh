@@ -1,9 +1,10 @@
 #pragma once
 #include "ops/ssd_scan/ssd_scan_tensor_core.cuh"
 
-/// Kernels on tensor cores walk along the segments of a sequence at the same time. The first kernel here forms what each
-/// segment adds to the state, from a state of zeros at its start; the second one hands states on from segment to segment, in
-/// f32. Backward: the gradient R of the state, from the end of a sequence to its start.
+/// Kernels on tensor cores walk along the segments of a sequence at the same time. The first kernel here
+/// forms what each segment adds to the state, from a state of zeros at its start; the second one hands states
+/// on from segment to segment, in f32. Backward: the gradient R of the state, from the end of a sequence to
+/// its start.
 namespace nemocube::cuda::ssd {
 
 /// The tokens [begin, end) of a segment.
@@ -33,8 +34,8 @@ __device__ inline SegmentPlace place_of_segment(const Scan<Element>& scan, std::
 
 /// For one part of the states. Null where every sequence is one segment.
 struct Segments {
-  // [segments, heads, head_dim, state_rows]; threads write the elements in an order of their own (State::write). Forward: the
-  // states at the ends of segments; backward: R at their starts.
+  // [segments, heads, head_dim, state_rows]; threads write the elements in an order of their own
+  // (State::write). Forward: the states at the ends of segments; backward: R at their starts.
   float* states;
   float* decays;  // [segments, heads], over the whole segment
 
@@ -74,8 +75,8 @@ struct SegmentTiles {
         decays(reinterpret_cast<Decays*>(at + 2 * stage)[stage_number]) {}
 };
 
-/// A block has one segment and head, or a slice of the head's channels. Segments whose state no other one needs have none:
-/// forward the last ones, backward the first ones. `channels`: x or dy.
+/// A block has one segment and head, or a slice of the head's channels. Segments whose state no other one
+/// needs have none: forward the last ones, backward the first ones. `channels`: x or dy.
 template <int cols, bool backward>
 __global__ void __launch_bounds__(walk_threads, cols <= 64 ? 4 : 3)
     segment_states_kernel(const Scan<Element> scan, const Rows<Element> channels, const StatePart part,
@@ -165,7 +166,8 @@ __global__ void __launch_bounds__(hand_on_threads)
   }
 }
 
-/// Queues both kernels where there are sequences of several segments. `initial`: states of sequences, or null.
+/// Queues both kernels where there are sequences of several segments. `initial`: states of sequences, or
+/// null.
 template <int cols, bool backward>
 void form_segment_states(const Scan<Element>& scan, const Rows<Element>& channels, const StatePart& part,
                          const float* initial, const Segments& segments) {

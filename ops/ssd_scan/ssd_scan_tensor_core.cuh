@@ -2,17 +2,19 @@
 #include "core/cuda/mma.cuh"
 #include "ops/ssd_scan/ssd_scan.cuh"
 
-/// Parts of the kernels that form products on tensor cores, for bf16 and states of 128 or 256. A state is transposed here:
-/// its rows are those of B and C, its columns the channels of the head. Operands of second products (token products with
-/// their decays, states, weighted inputs) are rounded to bf16; sums, states from piece to piece and decays are f32.
+/// Parts of the kernels that form products on tensor cores, for bf16 and states of 128 or 256. A state is
+/// transposed here: its rows are those of B and C, its columns the channels of the head. Operands of second
+/// products (token products with their decays, states, weighted inputs) are rounded to bf16; sums, states
+/// from piece to piece and decays are f32.
 ///
-/// The rows of a state do not depend on each other: a scan is the sum of scans of parts of its states, of 128 rows each. The
-/// kernels that walk along a sequence take one part after the other.
+/// The rows of a state do not depend on each other: a scan is the sum of scans of parts of its states, of 128
+/// rows each. The kernels that walk along a sequence take one part after the other.
 namespace nemocube::cuda::ssd {
 
 using Element = __nv_bfloat16;
 constexpr int state_rows = 128;
-/// Tokens of a chunk, at whose start a state is kept, and of the pieces in which kernels walk along a sequence.
+/// Tokens of a chunk, at whose start a state is kept, and of the pieces in which kernels walk along a
+/// sequence.
 constexpr int chunk_tokens = ssd_tensor_core_chunk, piece = Decays::tokens;
 static_assert(chunk_tokens == 2 * piece);
 
@@ -40,8 +42,9 @@ void for_parts(const Scan<Element>& scan, Fn&& fn) {
 /// A block that walks along a sequence: each warp has 16 tokens of a piece, and 32 rows of the state.
 constexpr int walk_warps = piece / 16, walk_threads = walk_warps * warp_threads;
 
-/// The same number, of which the compiler knows no more than that it is not negative. It then forms addresses that depend on
-/// the number where they are needed: formed ahead of a long loop, they would take more registers than there are.
+/// The same number, of which the compiler knows no more than that it is not negative. It then forms addresses
+/// that depend on the number where they are needed: formed ahead of a long loop, they would take more
+/// registers than there are.
 __device__ inline int opaque(int x) {
   asm volatile("" : "+r"(x));
   __builtin_assume(x >= 0);
@@ -146,8 +149,8 @@ __device__ void copy_state(const SharedTile<cols>& to, const Element* from, int 
                            int thread = static_cast<int>(threadIdx.x)) {
   copy_rows_async<state_rows, threads>(to, thread, [&](int r) { return from + r * stride; });
 }
-/// A warp writes the rows [row0, row0 + 16) of a tile, columns [col0, col0 + width), as the tokens t0 + row0 and so on, from
-/// column to_col0 on; those below `n` exist.
+/// A warp writes the rows [row0, row0 + 16) of a tile, columns [col0, col0 + width), as the tokens t0 + row0
+/// and so on, from column to_col0 on; those below `n` exist.
 template <int width, int cols>
 __device__ void store_tokens(const SharedTile<cols>& tile, int row0, const Rows<Element>& to, std::int64_t t0,
                              int n, std::int64_t to_col0, int lane, int col0 = 0) {
@@ -206,7 +209,8 @@ struct State {
       b = from[(p + 1) * state_size + n];
     });
   }
-  /// Calls fn(values, place) for the thread's places of four f32 each, in memory that only threads like it use.
+  /// Calls fn(values, place) for the thread's places of four f32 each, in memory that only threads like it
+  /// use.
   template <class Fn>
   __device__ void for_each_four(float* memory, int warp, int lane, Fn&& fn) {
     float4* const places = reinterpret_cast<float4*>(memory) + warp * warp_threads + lane;
@@ -262,7 +266,8 @@ __device__ void keep_state(Element* to, int stride, const SharedTile<cols>& from
         *reinterpret_cast<const uint4*>(from.at(i / packs, i % packs * 8));
 }
 
-/// Tensors that 16-byte accesses need in another place: copies of them where rows do not begin at multiples of 16 bytes.
+/// Tensors that 16-byte accesses need in another place: copies of them where rows do not begin at multiples
+/// of 16 bytes.
 inline Tensor aligned_operand(const Tensor& t) { return rows_aligned(t) ? t : t.clone(); }
 class AlignedOutput {
  public:

@@ -1,12 +1,13 @@
 #include "ops/ssd_scan/ssd_scan_group_gradients.cuh"
 #include "ops/ssd_scan/ssd_scan_tensor_core_backward.cuh"
 
-// Backward on tensor cores: two kernels. The first has a block for each segment and head, or for half of the head's
-// channels where there are few segments and heads. The block walks from the last piece to the first with R, the gradient of
-// the state, in registers. Where sequences have several segments, two kernels before it form R between segments
-// (ssd_scan_segments.cuh). It forms the gradients of x, dt_raw and the parameters, and leaves R at the end of every chunk. It
-// is launched for each part of the states. The second has a block for each chunk, group and part, which sums the gradients of
-// B and C over the heads of the group in their order, and adds what the halves have (ssd_scan_group_gradients.cuh).
+// Backward on tensor cores: two kernels. The first has a block for each segment and head, or for half of the
+// head's channels where there are few segments and heads. The block walks from the last piece to the first
+// with R, the gradient of the state, in registers. Where sequences have several segments, two kernels before
+// it form R between segments (ssd_scan_segments.cuh). It forms the gradients of x, dt_raw and the parameters,
+// and leaves R at the end of every chunk. It is launched for each part of the states. The second has a block
+// for each chunk, group and part, which sums the gradients of B and C over the heads of the group in their
+// order, and adds what the halves have (ssd_scan_group_gradients.cuh).
 namespace nemocube::cuda::ssd {
 namespace {
 
@@ -41,8 +42,8 @@ struct TokenSums {
 /// The sum over the threads of a warp that have the same rows of fragments.
 __device__ inline float row_sum(float x) { return warp_sum<4>(x); }
 
-/// Sums of four values over the threads of a warp that have the same columns of fragments. The thread gets that of the
-/// value number lane / 4 % 4, with the bits of this number exchanged.
+/// Sums of four values over the threads of a warp that have the same columns of fragments. The thread gets
+/// that of the value number lane / 4 % 4, with the bits of this number exchanged.
 __device__ inline float column_sum(const float (&v)[4], int lane) {
   const bool second = lane & 4, odd = lane & 8;
   const float a = (second ? v[2] : v[0]) + __shfl_xor_sync(whole_warp, second ? v[0] : v[2], 4);
@@ -51,7 +52,8 @@ __device__ inline float column_sum(const float (&v)[4], int lane) {
   return sum + __shfl_xor_sync(whole_warp, sum, 16);
 }
 
-/// For values of the rows of a fragment, upper = row lane / 4 and lower = that + 8: their sums over the rows before.
+/// For values of the rows of a fragment, upper = row lane / 4 and lower = that + 8: their sums over the rows
+/// before.
 __device__ inline void sum_rows_before(float& upper, float& lower, int lane) {
   const auto running = [&](float x) {
 #pragma unroll
@@ -173,7 +175,8 @@ struct ChunkSums {
   float decay = 0, bias = 0, skip = 0;
 };
 
-/// One warp: gradients of dt_raw of a piece, and its part of the chunk's sums. `across` crosses the whole piece.
+/// One warp: gradients of dt_raw of a piece, and its part of the chunk's sums. `across` crosses the whole
+/// piece.
 __device__ void finish_decays(ChunkSums& chunk, const Scan<Element>& scan, const BackwardTensors& g,
                               std::int64_t t0, int n, int head, int slice, const Decays& d,
                               const TokenSums& sums, float across, int lane) {
@@ -400,8 +403,8 @@ void tensor_core_backward(const SsdProblem& problem, const SsdGradients& gradien
   const AlignedOutput dx(gradients.x), dB(gradients.B), dC(gradients.C);
   const Tensor ends = Tensor::empty(chunk_starts.shape(), DType::bf16, dy.device());
   const Scan<Element> scan(aligned);
-  // Slices where whole heads would be fewer blocks than there are multiprocessors. 80 channels have no halves that products
-  // on tensor cores can sum over.
+  // Slices where whole heads would be fewer blocks than there are multiprocessors. 80 channels have no halves
+  // that products on tensor cores can sum over.
   const int slices =
       scan.head_dim == 64 && scan.segments * scan.heads < device_limits().multiprocessors ? 2 : 1;
   const auto scratch = [&](bool wanted, const Shape& shape) {

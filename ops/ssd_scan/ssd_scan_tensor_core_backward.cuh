@@ -16,7 +16,8 @@ struct BackwardTensors {
   int slices;            // of a head's channels: whole heads or halves
   // What the slices have of these gradients, [3, slices, chunks, heads]. Null for one slice.
   float* of_slices;
-  // What slices, in all parts so far, have of ddt_raw, [slices * tokens, heads]. Null for one slice and one part.
+  // What slices, in all parts so far, have of ddt_raw, [slices * tokens, heads]. Null for one slice and one
+  // part.
   Rows<float> ddt_sums;
   Rows<float> dx_sums;  // dx of the parts so far; null for one part
   Segments segments;    // R between segments

@@ -1,18 +1,18 @@
 #include "ops/ssd_scan/ssd_scan_segments.cuh"
 
-// Forward on tensor cores: one kernel for each part of the states. A block has one segment and head, or a slice of the head's
-// channels, and walks along the segment with the state in registers. Where sequences have several segments, two kernels
-// before it form the states between segments (ssd_scan_segments.cuh). B and C of a group come from DRAM once: the blocks of
-// its other heads find them in the L2 cache. The tokens of a piece are the rows of the warps; for the state, warps have rows
-// of B.
+// Forward on tensor cores: one kernel for each part of the states. A block has one segment and head, or a
+// slice of the head's channels, and walks along the segment with the state in registers. Where sequences have
+// several segments, two kernels before it form the states between segments (ssd_scan_segments.cuh). B and C
+// of a group come from DRAM once: the blocks of its other heads find them in the L2 cache. The tokens of a
+// piece are the rows of the warps; for the state, warps have rows of B.
 //
-// Slices change no bit, because channels do not depend on each other. More slices occupy a larger device where there are
-// few segments and heads, and form the products between tokens again for each slice.
+// Slices change no bit, because channels do not depend on each other. More slices occupy a larger device
+// where there are few segments and heads, and form the products between tokens again for each slice.
 namespace nemocube::cuda::ssd {
 namespace {
 
-/// B and X have two stages: while a piece is worked on, those of the next one are copied to the other stage. Rows of C are
-/// read by one warp only, which copies those of the next piece when it has written its outputs.
+/// B and X have two stages: while a piece is worked on, those of the next one are copied to the other stage.
+/// Rows of C are read by one warp only, which copies those of the next piece when it has written its outputs.
 template <int cols>
 struct ForwardTiles {
   static constexpr int shared_rows = SharedTile<state_rows>::bytes(piece),

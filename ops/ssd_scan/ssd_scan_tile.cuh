@@ -1,8 +1,8 @@
 #pragma once
 #include "ops/ssd_scan/ssd_scan.cuh"
 
-/// Products of f32 matrices of any size, for the kernels that serve every size and dtype. A block of 256 threads forms a
-/// tile of 64 x 64; each thread has 4 x 4 of its elements.
+/// Products of f32 matrices of any size, for the kernels that serve every size and dtype. A block of 256
+/// threads forms a tile of 64 x 64; each thread has 4 x 4 of its elements.
 namespace nemocube::cuda::ssd {
 
 constexpr int tile = 64, tile_depth = 16, tile_threads = 256, own = 4;
@@ -39,8 +39,8 @@ struct Operands {
 /// Which index of an operand neighbours in memory share: that along the products' sum, or the other one.
 enum class Order { depth, side };
 
-/// The elements of an operand that a thread brings to shared memory. Threads of a warp have neighbours in memory, and
-/// store them to different banks.
+/// The elements of an operand that a thread brings to shared memory. Threads of a warp have neighbours in
+/// memory, and store them to different banks.
 template <Order order>
 struct OperandPart {
   float values[own];
@@ -63,8 +63,8 @@ struct OperandPart {
   }
 };
 
-/// sums[i][j] += sum over k of left(row, k) right(column, k), for the thread's rows and columns. Both are zero for k from
-/// `depth` to the next multiple of tile_depth.
+/// sums[i][j] += sum over k of left(row, k) right(column, k), for the thread's rows and columns. Both are
+/// zero for k from `depth` to the next multiple of tile_depth.
 template <Order left_order, Order right_order, class Left, class Right>
 __device__ void add_product(float (&sums)[own][own], Operands& shared, int depth, Left&& left,
                             Right&& right) {
@@ -156,8 +156,9 @@ struct HeadPart {
   }
 };
 
-/// A tile of the state of each chunk and head = sum over tokens l of factor(decays, l) rows[l, p] shared_rows[l, n], in
-/// f32: the chunk's own state, or its part of a state's gradient. `whole` receives the decay over each chunk.
+/// A tile of the state of each chunk and head = sum over tokens l of factor(decays, l) rows[l, p]
+/// shared_rows[l, n], in f32: the chunk's own state, or its part of a state's gradient. `whole` receives the
+/// decay over each chunk.
 template <bool backward, class T>
 __global__ void __launch_bounds__(tile_threads)
     chunk_states_kernel(const Scan<T> scan, const Rows<T> rows, const Rows<T> shared_rows, float* states,

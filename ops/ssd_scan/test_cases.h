@@ -79,7 +79,8 @@ inline KernelChoice choose(const char* variant) {
   return choice;
 }
 
-/// y, the final states, and the gradients of the seven inputs for dy (random without one), on the device of the inputs.
+/// y, the final states, and the gradients of the seven inputs for dy (random without one), on the device of
+/// the inputs.
 inline std::vector<Tensor> run(const Case& c, const char* variant, Tensor dy = {}) {
   const KernelChoice choice = choose(variant);
   Tape tape;

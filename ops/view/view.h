@@ -11,7 +11,8 @@ namespace nemocube {
 /// `columns` adds up to the last dimension of x.
 std::vector<Var> split_last(Context& ctx, const Var& x, std::span<const std::int64_t> columns);
 
-/// [a, b] side by side: the last dimension of the result has the columns of a, then those of b. Rows and dtypes alike.
+/// [a, b] side by side: the last dimension of the result has the columns of a, then those of b. Rows and
+/// dtypes alike.
 Var concat_last(Context& ctx, const Var& a, const Var& b);
 
 /// The same values under another shape (see Tensor::reshape).

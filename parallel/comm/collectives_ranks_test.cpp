@@ -226,7 +226,8 @@ Started start(Communicator& group, int kind, const Case& c) {
   }
 }
 
-/// Small limits, so that few elements already need several chunks and messages, and NCCL's sums in the order of ranks.
+/// Small limits, so that few elements already need several chunks and messages, and NCCL's sums in the order
+/// of ranks.
 struct SmallLimits {
   explicit SmallLimits(bool check = false) {
     test_world().set_options({.timeout_seconds = 60,

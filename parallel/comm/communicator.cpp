@@ -39,7 +39,8 @@ void check_counts(std::string_view operation, std::span<const std::int64_t> coun
          ": a count is negative");
 }
 
-// `part` is the whole memory of one tensor, `whole` that of the other; `offset` bytes is where the part may lie.
+// `part` is the whole memory of one tensor, `whole` that of the other; `offset` bytes is where the part may
+// lie.
 void check_apart(std::string_view operation, const Tensor& whole, const Tensor& part, std::int64_t offset) {
   if (whole.numel() == 0 || part.numel() == 0) return;
   const std::byte* w = static_cast<const std::byte*>(whole.address());
@@ -133,7 +134,8 @@ Collective Communicator::next(Operation operation) {
   Collective call;
   call.operation = operation;
   call.number = called++;
-  // A captured call is made by each launch. Without one, ranks that got further in a capture than others count on alike.
+  // A captured call is made by each launch. Without one, ranks that got further in a capture than others
+  // count on alike.
   if (cuda::Capture* const capture = cuda::Capture::current()) {
     capture->at_end([&called] { --called; });
     capture->at_launch([&called] { ++called; });

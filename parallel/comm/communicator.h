@@ -21,21 +21,22 @@
 /// x() returns when its result is there. start_x() returns at once; until its Work is done, the tensors
 /// belong to the operation: outputs may be neither read nor written, inputs not written.
 ///
-/// Tensors are contiguous, of any dtype, and may be larger than 2^31 elements. The tensors of a call lie on one device,
-/// which decides how they travel: tensors of the host by MPI; those of CUDA devices by NCCL after World::use_nccl()
-/// (nccl_group.h); others through copies in host memory, also by MPI (staged_collective.h). When x() or Work::wait() has
-/// returned, kernels that the host starts see the result. A host that wants values of a device copies them, which is a wait
-/// of its own (core/host_wait.h). host_x() are for what hosts tell each other: plain values, always by MPI, never with a
-/// device.
+/// Tensors are contiguous, of any dtype, and may be larger than 2^31 elements. The tensors of a call lie on
+/// one device, which decides how they travel: tensors of the host by MPI; those of CUDA devices by NCCL after
+/// World::use_nccl() (nccl_group.h); others through copies in host memory, also by MPI (staged_collective.h).
+/// When x() or Work::wait() has returned, kernels that the host starts see the result. A host that wants
+/// values of a device copies them, which is a wait of its own (core/host_wait.h). host_x() are for what hosts
+/// tell each other: plain values, always by MPI, never with a device.
 ///
-/// Parts of a tensor are counted in elements in row-major order, whatever its shape. Unless a function says otherwise,
-/// outputs and inputs share no memory. A call that breaks one of these rules throws std::logic_error before
-/// anything is sent. An operation that fails on the way (a rank that does not come, a lost connection, calls
-/// that differ) throws Error on the ranks that notice, and so does every later operation of the process.
+/// Parts of a tensor are counted in elements in row-major order, whatever its shape. Unless a function says
+/// otherwise, outputs and inputs share no memory. A call that breaks one of these rules throws
+/// std::logic_error before anything is sent. An operation that fails on the way (a rank that does not come, a
+/// lost connection, calls that differ) throws Error on the ranks that notice, and so does every later
+/// operation of the process.
 ///
-/// Reductions by MPI are formed in the order of ranks: ((r0 + r1) + r2) + ... on every element, so all ranks get the
-/// same bits, every time. f32 and f64 are added in their own precision, bf16 in f32 and rounded once at the
-/// end; integers wrap around. max and min of floats are NaN where an operand is NaN.
+/// Reductions by MPI are formed in the order of ranks: ((r0 + r1) + r2) + ... on every element, so all ranks
+/// get the same bits, every time. f32 and f64 are added in their own precision, bf16 in f32 and rounded once
+/// at the end; integers wrap around. max and min of floats are NaN where an operand is NaN.
 namespace nemocube {
 
 enum class Reduction : std::uint8_t { sum, max, min };
@@ -54,14 +55,17 @@ std::string_view name_of(Operation operation);
 
 /// What one operation has done in one group so far, on this rank.
 ///
-/// Nobody on the host waits for NCCL. Its seconds are taken on the device while cuda::time_zones() wants times, and come with
-/// World::wait_for_collectives(). Calls in a CUDA graph have none: a graph has one time, which is not that of communication.
+/// Nobody on the host waits for NCCL. Its seconds are taken on the device while cuda::time_zones() wants
+/// times, and come with World::wait_for_collectives(). Calls in a CUDA graph have none: a graph has one time,
+/// which is not that of communication.
 struct CommStats {
   std::int64_t calls = 0;
   std::int64_t bytes_sent = 0;  ///< payload for other ranks
-  /// From the moment a call leaves the queue to its end; by NCCL, from the moment the device's stream comes to it.
+  /// From the moment a call leaves the queue to its end; by NCCL, from the moment the device's stream comes
+  /// to it.
   double seconds = 0;
-  /// Of `seconds`, those in which no message arrived or left. NCCL does not tell them: 0, and they are in `seconds`.
+  /// Of `seconds`, those in which no message arrived or left. NCCL does not tell them: 0, and they are in
+  /// `seconds`.
   double waiting_seconds = 0;
 };
 
@@ -91,11 +95,11 @@ class Work {
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
   Work(Work&&) noexcept = default;
   Work& operator=(Work&& other) noexcept;
-  /// Waits, so that the tensors are free again. While an exception unwinds the stack nothing is waited for, since the job is
-  /// about to end; the queue of the host keeps its tensors.
+  /// Waits, so that the tensors are free again. While an exception unwinds the stack nothing is waited for,
+  /// since the job is about to end; the queue of the host keeps its tensors.
   ~Work();
-  /// Returns when kernels and, for tensors of the host, the host can use the result; throws the operation's Error if
-  /// it failed.
+  /// Returns when kernels and, for tensors of the host, the host can use the result; throws the operation's
+  /// Error if it failed.
   void wait();
   bool done() const { return !state_ || state_->done(); }
 
@@ -127,8 +131,9 @@ class Communicator {
   CommStats stats(Operation operation) const { return tally_->of(operation); }
   /// Behind stats(), for those who execute calls; it may outlive the communicator.
   const std::shared_ptr<CommTally>& tally() const { return tally_; }
-  /// A communicator of the same ranks with a name, numbers and statistics of its own. Both use what the message library
-  /// has made for these ranks, so that their operations are in one order: the ranks call those of both alike.
+  /// A communicator of the same ranks with a name, numbers and statistics of its own. Both use what the
+  /// message library has made for these ranks, so that their operations are in one order: the ranks call
+  /// those of both alike.
   virtual std::unique_ptr<Communicator> of_same_ranks(std::string name) const = 0;
 
   /// inout = reduction of inout over all ranks.
@@ -169,7 +174,8 @@ class Communicator {
 
   /// All sends and receives together, as one operation, which ends when all have: two ranks that send to each
   /// other do not deadlock. A send meets the receive at the same place among those of this pair of ranks, and
-  /// has as many bytes. A rank may send to itself, then with the same dtype. An input may be sent to several ranks.
+  /// has as many bytes. A rank may send to itself, then with the same dtype. An input may be sent to several
+  /// ranks.
   void exchange(std::vector<Send> sends, std::vector<Receive> receives);
   [[nodiscard]] Work start_exchange(std::vector<Send> sends, std::vector<Receive> receives);
 
@@ -194,7 +200,8 @@ class Communicator {
 
  protected:
   Communicator(std::string name, int rank, std::vector<int> members);
-  /// Adds a call that is queued on a device to the statistics: where it is captured (core/cuda/graph.h), with each launch.
+  /// Adds a call that is queued on a device to the statistics: where it is captured (core/cuda/graph.h), with
+  /// each launch.
   void count_as_queued(Operation operation, const CommStats& call);
 
  private:

@@ -15,8 +15,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A failure of one rank that ends the job comes about on others as well. Otherwise each rank fails for itself, and
-// the n-th failure of a rank with some text belongs to the n-th one of other ranks with that text.
+// A failure of one rank that ends the job comes about on others as well. Otherwise each rank fails for
+// itself, and the n-th failure of a rank with some text belongs to the n-th one of other ranks with that
+// text.
 bool first_of_node(const std::string& text, bool ends_job) {
   if (ends_job) return create_job_file("end");
   const std::string failure = cat("failure.", hash_name(text), ".");

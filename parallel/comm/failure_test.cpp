@@ -39,9 +39,9 @@ int processes_with(const std::string& argument) {
   return found;
 }
 
-/// Runs mpirun. Where ranks have died in MPI_Finalize, the mpirun of Open MPI 4.1 and 5.0 now and then fails at its own end, with
-/// all ranks gone: its main thread, in PMIx_server_finalize, and the thread of PMIx wait for each other for ever, or the
-/// main thread crashes. Then the job runs again.
+/// Runs mpirun. Where ranks have died in MPI_Finalize, the mpirun of Open MPI 4.1 and 5.0 now and then fails
+/// at its own end, with all ranks gone: its main thread, in PMIx_server_finalize, and the thread of PMIx wait
+/// for each other for ever, or the main thread crashes. Then the job runs again.
 ProcessResult run_mpirun(const std::vector<std::string>& command) {
   using namespace std::chrono_literals;
   for (int attempt = 1; attempt <= 3; ++attempt) {
@@ -196,7 +196,8 @@ TEST_CASE("faults: of ranks whose sizes differ one says so, and no message is re
   struct Case {
     const char *fault, *message;
   };
-  // 4 KiB and more do not go through shared memory at once, 64 KiB and more not through TCP, 1 MiB in one piece.
+  // 4 KiB and more do not go through shared memory at once, 64 KiB and more not through TCP, 1 MiB in one
+  // piece.
   const Case all[] = {
       {"sizes exchange 3 100", " in exchange number 0 (1 sent, 1 received) of group world, and rank "},
       {"sizes exchange 3 5000", " in exchange number 0 (1 sent, 1 received) of group world, and rank "},

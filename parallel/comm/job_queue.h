@@ -13,9 +13,9 @@
 
 namespace nemocube {
 
-/// Executes jobs one at a time, first in, first out: run() on the calling thread when nothing waits before it,
-/// everything else on a thread of the queue, which starts with the first start(). After a job that throws, every
-/// later one throws the same. One thread makes all calls.
+/// Executes jobs one at a time, first in, first out: run() on the calling thread when nothing waits before
+/// it, everything else on a thread of the queue, which starts with the first start(). After a job that
+/// throws, every later one throws the same. One thread makes all calls.
 class JobQueue {
  public:
   /// `thread_name` is for debuggers; 15 characters at most.

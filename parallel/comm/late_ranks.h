@@ -12,8 +12,9 @@
 
 namespace nemocube {
 
-/// Tells which ranks an operation waits for that devices execute: NCCL does not say. Every process counts the operations of
-/// each group to which its host has come, and a thread of each process answers, by messages, whether it has come to one.
+/// Tells which ranks an operation waits for that devices execute: NCCL does not say. Every process counts the
+/// operations of each group to which its host has come, and a thread of each process answers, by messages,
+/// whether it has come to one.
 class LateRanks {
  public:
   /// All ranks together. `engine` lives longer.
@@ -22,14 +23,16 @@ class LateRanks {
   LateRanks(const LateRanks&) = delete;
   LateRanks& operator=(const LateRanks&) = delete;
 
-  /// This process has come to the next operation of a group. Returns its number, from 1, which is the same on all ranks of the
-  /// group. Any thread may call this.
+  /// This process has come to the next operation of a group. Returns its number, from 1, which is the same on
+  /// all ranks of the group. Any thread may call this.
   std::int64_t come(const std::string& group);
   std::vector<int> all() const { return all_->members(); }  ///< world ranks
-  /// Answers what other ranks have asked, and never waits. For one thread, which no device and no other rank can block.
+  /// Answers what other ranks have asked, and never waits. For one thread, which no device and no other rank
+  /// can block.
   void answer();
-  /// Asks those of `members` (world ranks) that are not this one. Waits for `seconds` at most, or until all have answered.
-  /// Returns a sentence about those that have not come to operation `number` of the group, and those that do not answer:
+  /// Asks those of `members` (world ranks) that are not this one. Waits for `seconds` at most, or until all
+  /// have answered. Returns a sentence about those that have not come to operation `number` of the group, and
+  /// those that do not answer:
   ///     rank 3 has not come
   ///     rank 3 has not come and does not answer: the process has stopped, or its machine
   ///     all ranks of the group have come

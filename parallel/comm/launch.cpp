@@ -23,8 +23,8 @@ int number(KnownVariable variable, int least, int most) {
   return value;
 }
 
-/// "kill -USR1 1234", or "kill -USR1 1234 on HOST" from another machine, by the name that PRRTE gives the job:
-/// prterun-HOST-PROCESS@NUMBER.
+/// "kill -USR1 1234", or "kill -USR1 1234 on HOST" from another machine, by the name that PRRTE gives the
+/// job: prterun-HOST-PROCESS@NUMBER.
 std::string stop_command_of_prrte() {
   const char* const job = environment_variable("PMIX_NAMESPACE");
   if (!job || !environment_variable("PRTE_LAUNCHED")) return "";

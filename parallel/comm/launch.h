@@ -11,15 +11,17 @@ struct Launch {
   int rank = 0;
   int size = 1;          ///< ranks of the job; 1 without a launcher
   std::string variable;  ///< the environment variable that gives the size; empty without a launcher
-  /// The subcommand and, a line for each, its options as they were given: "train", "--profile: steps=5-7". They have to be
-  /// the same on all ranks. Without --set, whose effect is in the recipe, and without arguments that are no options.
+  /// The subcommand and, a line for each, its options as they were given: "train", "--profile: steps=5-7".
+  /// They have to be the same on all ranks. Without --set, whose effect is in the recipe, and without
+  /// arguments that are no options.
   std::string command;
   /// Of Open MPI, which passes SIGUSR1 on.
   bool by_mpirun() const { return variable == "OMPI_COMM_WORLD_SIZE"; }
-  /// What asks all ranks to end with a checkpoint, where the launcher kills ranks at once when it is stopped itself: "kill -USR1
-  /// 1234", with " on HOST" on another machine than the launcher's. Empty with other launchers. mpirun of Open MPI 5 (PRRTE)
-  /// sends SIGTERM to the ranks when it gets SIGTERM, SIGINT or SIGHUP, and SIGKILL a quarter of a second later (seen with
-  /// 5.0.7); no option gives them more time. It passes on SIGUSR1 and goes on.
+  /// What asks all ranks to end with a checkpoint, where the launcher kills ranks at once when it is stopped
+  /// itself: "kill -USR1 1234", with " on HOST" on another machine than the launcher's. Empty with other
+  /// launchers. mpirun of Open MPI 5 (PRRTE) sends SIGTERM to the ranks when it gets SIGTERM, SIGINT or
+  /// SIGHUP, and SIGKILL a quarter of a second later (seen with 5.0.7); no option gives them more time. It
+  /// passes on SIGUSR1 and goes on.
   std::string stop_command;
 };
 
@@ -30,10 +32,11 @@ Launch read_launch();
 /// The value of a variable, or null where it is not set.
 using VariableLookup = std::function<const char*(KnownVariable)>;
 
-/// Why a process that knows of no other rank must not train alone: a launcher has started several processes and no MPI, as
-/// torchrun does, and srun without --mpi=pmix. One sentence, which says how to start instead; empty where the process is one
-/// of its own. A launcher is known by a variable that holds the number of its processes, or a place other than the first.
-/// Only for processes for which read_launch() names no variable. A shell that `srun --pty` has started is no rank.
+/// Why a process that knows of no other rank must not train alone: a launcher has started several processes
+/// and no MPI, as torchrun does, and srun without --mpi=pmix. One sentence, which says how to start instead;
+/// empty where the process is one of its own. A launcher is known by a variable that holds the number of its
+/// processes, or a place other than the first. Only for processes for which read_launch() names no variable.
+/// A shell that `srun --pty` has started is no rank.
 std::string started_apart(const VariableLookup& variable);
 
 }  // namespace nemocube

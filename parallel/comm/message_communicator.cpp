@@ -112,8 +112,8 @@ class Execution {
   CommStats stats_{.calls = 1};
 };
 
-/// Messages that are waited for together. The tag of a message says to which call it belongs and how long the whole
-/// transfer is, so ranks whose calls or sizes differ find out with the first message.
+/// Messages that are waited for together. The tag of a message says to which call it belongs and how long the
+/// whole transfer is, so ranks whose calls or sizes differ find out with the first message.
 class Execution::Phase {
  public:
   explicit Phase(Execution& execution) : Phase(execution, execution.fingerprint_) {}
@@ -372,8 +372,8 @@ void Execution::barrier() {
   phase.wait();
 }
 
-// Every rank sends a text of its call to rank 0, which answers with the first rank whose text differs from its
-// own, and that text.
+// Every rank sends a text of its call to rank 0, which answers with the first rank whose text differs from
+// its own, and that text.
 void Execution::check_with_others() {
   struct Text {
     std::array<char, 248> text{};

@@ -15,8 +15,8 @@ struct CommOptions {
   /// A rank that waits longer than this for a message, while none arrives or leaves, throws Error.
   double timeout_seconds = 600;
   /// Before each collective the ranks compare operation, number, dtype, counts, reduction and root. Costs two
-  /// short messages for each rank, through rank 0 of the group. Not for those in CUDA graphs: they are the collectives of
-  /// a step before the capture.
+  /// short messages for each rank, through rank 0 of the group. Not for those in CUDA graphs: they are the
+  /// collectives of a step before the capture.
   bool check_collectives = false;
   /// Sums of CUDA tensors by NCCL are formed in the order of ranks (nccl_group.h). Those by MPI always are.
   bool deterministic_collectives = false;
@@ -49,11 +49,11 @@ struct CommEngine {
 
 /// Which thread calls the operations of a communicator.
 enum class CallsFrom {
-  /// The one that calls those of all others too. They share a queue, and each holds the transport until it is done, but for
-  /// the moments in which no message arrives.
+  /// The one that calls those of all others too. They share a queue, and each holds the transport until it is
+  /// done, but for the moments in which no message arrives.
   main_thread,
-  /// Another one (World::background_group()), in which they run. They hold the transport for one call of MPI at a time:
-  /// neither kind of operation waits for the ranks of the other.
+  /// Another one (World::background_group()), in which they run. They hold the transport for one call of MPI
+  /// at a time: neither kind of operation waits for the ranks of the other.
   background_thread,
 };
 
@@ -66,8 +66,8 @@ enum class CallsFrom {
 ///   broadcast       (n - 1) N: above 4 KiB the root deals out parts, which their ranks pass on to the others
 ///   all_to_all      what differs from the part that a rank keeps
 ///   barrier         messages without content
-/// Nothing is padded: parts differ by one element where N does not divide. Tensors of a device travel by NCCL after
-/// use_nccl(); else they are staged (staged_collective.h) by the thread that executes the operation.
+/// Nothing is padded: parts differ by one element where N does not divide. Tensors of a device travel by NCCL
+/// after use_nccl(); else they are staged (staged_collective.h) by the thread that executes the operation.
 class MessageCommunicator final : public Communicator {
  public:
   MessageCommunicator(std::string name, std::shared_ptr<MessageGroup> group,

@@ -24,8 +24,9 @@ void check(int code, const char* call) {
 
 class MpiMessages;
 
-/// Messages that have arrived in a group and receives that wait for one. A message is matched before it is received:
-/// Open MPI 4.1 writes beyond the memory of a posted receive when a longer message comes through shared memory.
+/// Messages that have arrived in a group and receives that wait for one. A message is matched before it is
+/// received: Open MPI 4.1 writes beyond the memory of a posted receive when a longer message comes through
+/// shared memory.
 class Inbox {
  public:
   explicit Inbox(MPI_Comm comm) : comm_(comm) {

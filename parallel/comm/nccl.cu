@@ -40,8 +40,8 @@ struct Library {
 };
 
 Library load() {
-  // Connections and their memory are made with a communicator and not at its first operation, when tensors may fill the
-  // device.
+  // Connections and their memory are made with a communicator and not at its first operation, when tensors
+  // may fill the device.
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   const cuda::SharedLibrary file("libnccl.so.2", "NCCL",
                                  "by which ranks on several CUDA devices exchange data");
@@ -81,7 +81,8 @@ void check(ncclResult_t result, const char* call) {
   if (result != ncclSuccess && result != ncclInProgress) fail("NCCL: ", call, ": ", text_of(result));
 }
 
-/// A communicator of NCCL. One thread uses it, and the one that watches asks for its state: NCCL wants one at a time.
+/// A communicator of NCCL. One thread uses it, and the one that watches asks for its state: NCCL wants one at
+/// a time.
 struct Communicator {
   std::mutex mutex;
   ncclComm_t comm = nullptr;  // null on a rank that is in no group of a split
@@ -96,8 +97,9 @@ struct Communicator {
 
 Communicator& of(const Handle& group) { return *static_cast<Communicator*>(group.get()); }
 
-// After an error, and while an exception unwinds the stack, the communicator stays: NCCL ends it only together with the
-// other ranks, which may not come, and its threads may still write what they began. The process is about to end.
+// After an error, and while an exception unwinds the stack, the communicator stays: NCCL ends it only
+// together with the other ranks, which may not come, and its threads may still write what they began. The
+// process is about to end.
 void end(Communicator* group) {
   if (std::uncaught_exceptions() > 0) return;
   if (group->comm) {
@@ -223,8 +225,8 @@ void queue_reduce_scatter(ncclComm_t comm, const Collective& call, cudaStream_t 
   }
 }
 
-// Both ends of a message know its size, so that both leave out an empty one. In an all_gather the part of this rank may
-// be in its place already.
+// Both ends of a message know its size, so that both leave out an empty one. In an all_gather the part of
+// this rank may be in its place already.
 void queue_messages(ncclComm_t comm, const Collective& call, const GroupedMessages& messages,
                     cudaStream_t stream) {
   const bool own_is_there =

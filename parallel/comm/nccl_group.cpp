@@ -176,7 +176,8 @@ Work NcclGroup::start_on(Stream stream, const Collective& call, const Communicat
     };
   }
   if (capture)
-    // Launches are counted by the group of the first call. The ranks of a pipeline do not begin with the same one.
+    // Launches are counted by the group of the first call. The ranks of a pipeline do not begin with the same
+    // one.
     capture->watch(text, [engine = engine_, awaited, counts = !is_message(call)](
                              const cuda::Event& from, const cuda::Event& to, const std::string& what) {
       Awaited launch{what, awaited.group, 0, awaited.members};

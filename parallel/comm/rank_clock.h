@@ -3,7 +3,8 @@
 
 #include "parallel/comm/communicator.h"
 
-/// The steady clocks of different machines tell different times. Times here are nanoseconds of std::chrono::steady_clock.
+/// The steady clocks of different machines tell different times. Times here are nanoseconds of
+/// std::chrono::steady_clock.
 namespace nemocube {
 
 /// How a rank's clock relates to that of rank 0 at a moment: `time` here is `time` + `offset` there.
@@ -13,8 +14,8 @@ struct ClockReading {
   std::int64_t uncertainty = 0;
 };
 
-/// Of one message to rank 0 and its answer, which this rank sent and got at its times t0 and t3, rank 0 got and sent at its
-/// times t1 and t2:
+/// Of one message to rank 0 and its answer, which this rank sent and got at its times t0 and t3, rank 0 got
+/// and sent at its times t1 and t2:
 ///   offset = ((t1 - t0) + (t2 - t3)) / 2,   uncertainty = ((t3 - t0) - (t2 - t1)) / 2, rounded up
 /// Source: D. Mills, RFC 5905 (NTP), section 8.
 ClockReading reading_of_round(std::int64_t t0, std::int64_t t1, std::int64_t t2, std::int64_t t3);
@@ -22,9 +23,9 @@ ClockReading reading_of_round(std::int64_t t0, std::int64_t t1, std::int64_t t2,
 /// All ranks together. Each rank in turn sends `rounds` messages to rank 0; the round that took least counts.
 ClockReading read_clock_of_rank_0(Communicator& all, int rounds = 21);
 
-/// The time of rank 0, from two readings: the offset changes evenly from one to the other, and beyond them. Each reading is
-/// first narrowed to what the other one allows, if clocks drift apart by at most 100 parts in a million: where ranks share
-/// cores, a reading may find only slow rounds.
+/// The time of rank 0, from two readings: the offset changes evenly from one to the other, and beyond them.
+/// Each reading is first narrowed to what the other one allows, if clocks drift apart by at most 100 parts in
+/// a million: where ranks share cores, a reading may find only slow rounds.
 class RankClock {
  public:
   RankClock(const ClockReading& first, const ClockReading& second);

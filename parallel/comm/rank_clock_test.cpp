@@ -22,7 +22,8 @@ TEST_CASE("rank clock: the offset goes evenly from one reading to the other") {
 }
 
 TEST_CASE("rank clock: a good reading narrows a bad one, unless they contradict each other") {
-  // 100 ms later the clocks have drifted by 10000 ns at most: the offset is one of -15000 to 15000, and of -14000 on.
+  // 100 ms later the clocks have drifted by 10000 ns at most: the offset is one of -15000 to 15000, and of
+  // -14000 on.
   const ClockReading good{.time = 0, .offset = 0, .uncertainty = 5000},
       bad{.time = 100'000'000, .offset = 256'000, .uncertainty = 270'000};
   const RankClock clock(good, bad);

@@ -6,7 +6,8 @@
 namespace nemocube {
 namespace {
 
-/// Memory of the host like `t`, or `t` itself where it is there. It is pinned for CUDA, so that the device copies into it.
+/// Memory of the host like `t`, or `t` itself where it is there. It is pinned for CUDA, so that the device
+/// copies into it.
 Tensor room_for(const Tensor& t) {
   if (!t.defined() || t.device().is_host()) return t;
   if (!t.device().is_cuda()) return Tensor::empty(t.shape(), t.dtype(), Device::cpu);  // MPI messages

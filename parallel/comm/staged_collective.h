@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-/// A collective with copies in host memory in place of tensors of a device. Tensors of the host stay as they are. Each
-/// copy to the host is a wait for the device, counted as "staged message" (core/host_wait.h).
+/// A collective with copies in host memory in place of tensors of a device. Tensors of the host stay as they
+/// are. Each copy to the host is a wait for the device, counted as "staged message" (core/host_wait.h).
 class StagedCollective {
  public:
   /// Copies to the host what rank `rank` of the group contributes.

@@ -16,8 +16,8 @@ namespace nemocube {
 std::vector<std::string> gather_texts(Communicator* group, std::string_view text);
 /// The same where they differ; nothing where all ranks have the same text, which costs a few bytes.
 std::vector<std::string> differing_texts(Communicator* group, const std::string& text);
-/// Throws Error on every rank, naming the first rank whose text is not that of rank 0 and the first line in which it
-/// differs: "WHAT of rank 2 is not that of rank 0: 'b: 2' against 'b: 1'".
+/// Throws Error on every rank, naming the first rank whose text is not that of rank 0 and the first line in
+/// which it differs: "WHAT of rank 2 is not that of rank 0: 'b: 2' against 'b: 1'".
 void want_same_text(Communicator* group, const std::string& what, const std::string& text);
 std::vector<std::string> lines_of(const std::string& text);
 
@@ -32,8 +32,8 @@ std::int64_t largest(Communicator* group, std::int64_t value);
 /// std::logic_error where that was one).
 void together(Communicator* group, const std::function<void()>& work);
 
-/// Runs `work` on rank 0 and returns its text on every rank. Where it throws, every rank throws: rank 0 its own
-/// exception, the others an Error of the same text (a std::logic_error where that was one).
+/// Runs `work` on rank 0 and returns its text on every rank. Where it throws, every rank throws: rank 0 its
+/// own exception, the others an Error of the same text (a std::logic_error where that was one).
 std::string text_of_rank_0(Communicator* group, const std::function<std::string()>& work);
 /// The same for work without a result.
 void on_rank_0(Communicator* group, const std::function<void()>& work);

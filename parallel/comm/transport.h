@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-/// What the communicators need of a message library. mpi_transport.cpp is the one file that knows MPI; it is a
-/// module of its own, nemocube_mpi.so.
+/// What the communicators need of a message library. mpi_transport.cpp is the one file that knows MPI; it is
+/// a module of its own, nemocube_mpi.so.
 namespace nemocube {
 
 /// A message that is not the one its receiver wants: what Messages::poll() and receive() throw.
@@ -15,9 +15,9 @@ struct WrongMessage {
 };
 
 /// A batch of messages on their way between this rank and others of its group. The messages from one rank to
-/// another meet its receives in the order of both, also where these belong to several batches. Both ends give a
-/// message the same number of bytes and the same tag, from 0 to largest_tag. Where one of them differs, the message
-/// is not received: no message ever writes beyond the memory of its receiver.
+/// another meet its receives in the order of both, also where these belong to several batches. Both ends give
+/// a message the same number of bytes and the same tag, from 0 to largest_tag. Where one of them differs, the
+/// message is not received: no message ever writes beyond the memory of its receiver.
 class Messages {
  public:
   struct Message {
@@ -63,8 +63,8 @@ class Transport {
 
 constexpr int largest_tag = 32767;  ///< the largest that every MPI has
 
-/// Loads the module and starts MPI. Throws Error when the module or MPI itself is not there, or when MPI does not
-/// allow calls from changing threads.
+/// Loads the module and starts MPI. Throws Error when the module or MPI itself is not there, or when MPI does
+/// not allow calls from changing threads.
 std::unique_ptr<Transport> mpi_transport();
 /// In the module: the same without loading.
 extern "C" Transport* nemocube_start_mpi();

@@ -96,7 +96,8 @@ World::~World() {
   delete std::exchange(process, nullptr);
 }
 
-// Fills in node and local rank, and chooses the number of threads. Ranks with other commands are found by the way.
+// Fills in node and local rank, and chooses the number of threads. Ranks with other commands are found by the
+// way.
 void World::find_neighbours(const Launch& launch) {
   std::unique_ptr<MessageGroup> host =
       in_time("the search for ranks of the same machine", [&] { return transport_->host(); });

@@ -20,10 +20,10 @@ namespace nemocube {
 /// count as ranks of different nodes, for tests.
 class World {
  public:
-  /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher, on every rank when
-  /// one was given another command than rank 0 (Launch::command), and when the launcher cannot start MPI again after
-  /// another command. A rank that waits longer than the limit for the others, here, in split() or at the end, ends the
-  /// job (time_limit.h).
+  /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher, on every rank
+  /// when one was given another command than rank 0 (Launch::command), and when the launcher cannot start MPI
+  /// again after another command. A rank that waits longer than the limit for the others, here, in split() or
+  /// at the end, ends the job (time_limit.h).
   explicit World(const Launch& launch, const CommOptions& options = {});
   /// All ranks together; waits for started operations. While an exception unwinds the stack MPI goes on:
   /// report_failure() (parallel/comm/failure.h) then ends the job.
@@ -44,23 +44,27 @@ class World {
   /// All ranks together: divides them into groups of those that give the same colour, ordered by key. Null
   /// for colour < 0.
   std::unique_ptr<Communicator> split(const std::string& name, int colour, int key);
-  /// The ranks of this node, for what hosts tell each other; null for one rank. All ranks call it together the first
-  /// time, when several nodes divide into groups.
+  /// The ranks of this node, for what hosts tell each other; null for one rank. All ranks call it together
+  /// the first time, when several nodes divide into groups.
   Communicator* node_group();
-  /// All ranks together: all of them once more, for what one other thread of each host tells the others of its kind. Its
-  /// operations run in the thread that calls them, beside those of all other groups, and never hold these up. Waits may last
-  /// longer than usual, by the time that `storage_bytes` take on slow storage. Null for one rank.
+  /// All ranks together: all of them once more, for what one other thread of each host tells the others of
+  /// its kind. Its operations run in the thread that calls them, beside those of all other groups, and never
+  /// hold these up. Waits may last longer than usual, by the time that `storage_bytes` take on slow storage.
+  /// Null for one rank.
   std::unique_ptr<Communicator> background_group(const std::string& name, std::int64_t storage_bytes);
   /// All ranks together: what tells which ranks are late. Null for one rank.
   std::unique_ptr<LateRanks> late_ranks();
-  /// Operations of all groups that wait for messages throw from now on: the job is about to end with an error.
+  /// Operations of all groups that wait for messages throw from now on: the job is about to end with an
+  /// error.
   void give_up_waiting() const { engine_->ending = true; }
   double timeout_seconds() const { return engine_->options.timeout_seconds; }
-  /// All ranks together, each with a CUDA device of its own, which it has chosen: collectives of CUDA tensors go through
-  /// NCCL from now on, in this group and in those that split() makes. Error on every rank where one cannot use NCCL.
+  /// All ranks together, each with a CUDA device of its own, which it has chosen: collectives of CUDA tensors
+  /// go through NCCL from now on, in this group and in those that split() makes. Error on every rank where
+  /// one cannot use NCCL.
   void use_nccl();
   bool uses_nccl() const { return nccl_ != nullptr; }
-  /// Waits for the collectives of CUDA tensors that this rank has queued: Communicator::stats() has their seconds then.
+  /// Waits for the collectives of CUDA tensors that this rank has queued: Communicator::stats() has their
+  /// seconds then.
   void wait_for_collectives() const;
   /// All ranks give the same options, while no operation runs.
   void set_options(const CommOptions& options) { engine_->options = options; }

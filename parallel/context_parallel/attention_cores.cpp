@@ -15,8 +15,8 @@ Tensor rows_like(const Tensor& x, std::int64_t rows, DType dtype) {
 
 Tensor zeros_like(const Tensor& x, DType dtype) { return Tensor::zeros(x.shape(), dtype, x.device()); }
 
-/// How the ranks compute partial attention together. Gradients have the accumulation dtype; dk and dv are defined if
-/// they are wanted.
+/// How the ranks compute partial attention together. Gradients have the accumulation dtype; dk and dv are
+/// defined if they are wanted.
 class AttentionGroup {
  public:
   explicit AttentionGroup(Communicator& cp) : cp_(cp) {}

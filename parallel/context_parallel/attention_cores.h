@@ -2,36 +2,39 @@
 #include "model/blocks/attention/attention.h"
 #include "parallel/comm/communicator.h"
 
-/// The operation `attention` (ops/attention/attention.h), computed together by the ranks of a context-parallel group.
+/// The operation `attention` (ops/attention/attention.h), computed together by the ranks of a
+/// context-parallel group.
 ///
-/// q, k and v are the local rows of each rank (parallel/context_parallel/sequence_cut.h), 0 rows included, and so is
-/// the result; heads may be those of a tensor-parallel part. Formula, dtypes, variants and errors are those of
-/// `attention`. Every rank of the group makes the same calls in the same order and wants the same gradients; forward
-/// and backward passes communicate, and a replay under activation checkpointing does so again. Kept for backward: the
-/// local q, k, v, o and lse. In a group of one rank, both are the operation itself.
+/// q, k and v are the local rows of each rank (parallel/context_parallel/sequence_cut.h), 0 rows included,
+/// and so is the result; heads may be those of a tensor-parallel part. Formula, dtypes, variants and errors
+/// are those of `attention`. Every rank of the group makes the same calls in the same order and wants the
+/// same gradients; forward and backward passes communicate, and a replay under activation checkpointing does
+/// so again. Kept for backward: the local q, k, v, o and lse. In a group of one rank, both are the operation
+/// itself.
 ///
-/// o, dq, dk and dv are summed in f32 (f64 for f64) and rounded once; the order of sums is given below. The same group
-/// gives the same bits every time; other numbers of ranks give other roundings.
+/// o, dq, dk and dv are summed in f32 (f64 for f64) and rounded once; the order of sums is given below. The
+/// same group gives the same bits every time; other numbers of ranks give other roundings.
 ///
-/// Bytes sent, all c ranks together, with T rows of the microbatch, w = kv_heads head_dim, s bytes of an element
-/// of k and a bytes of one in its accumulation dtype:
+/// Bytes sent, all c ranks together, with T rows of the microbatch, w = kv_heads head_dim, s bytes of an
+/// element of k and a bytes of one in its accumulation dtype:
 ///     forward    2 (c - 1) T w s
 ///     backward   2 (c - 1) T w (s + a)
 /// This is the least where every rank reads all keys. (With causal attention rank 0 does not need them all.)
 namespace nemocube {
 
-/// Keys and values travel from each rank to the next, c - 1 steps, each on its way while the block before is computed.
-/// In backward they travel again, and each block's dk and dv follow them one step behind, and on to the block's owner.
+/// Keys and values travel from each rank to the next, c - 1 steps, each on its way while the block before is
+/// computed. In backward they travel again, and each block's dk and dv follow them one step behind, and on to
+/// the block's owner.
 ///
-/// Order on rank r: queries meet the keys of rank r, r - 1, ..., 0, c - 1, ..., r + 1. dk and dv of rank r are the
-/// sum of the parts of ranks r + 1, r + 2, ..., c - 1, 0, ..., r - 1, r, added in this order.
-/// Source: "Ring Attention with Blockwise Transformers for Near-Infinite Context" (Liu et al., 2023); zig-zag as in
-/// Megatron-LM, cp_comm_type p2p.
+/// Order on rank r: queries meet the keys of rank r, r - 1, ..., 0, c - 1, ..., r + 1. dk and dv of rank r
+/// are the sum of the parts of ranks r + 1, r + 2, ..., c - 1, 0, ..., r - 1, r, added in this order.
+/// Source: "Ring Attention with Blockwise Transformers for Near-Infinite Context" (Liu et al., 2023); zig-zag
+/// as in Megatron-LM, cp_comm_type p2p.
 AttentionCore ring_attention(Communicator& cp);
 
-/// All ranks gather all keys and values, in backward once more, and dk and dv are reduced and scattered. Simpler, with
-/// more memory (all keys and values of the microbatch and, in backward, their gradients), and nothing is hidden behind
-/// computation.
+/// All ranks gather all keys and values, in backward once more, and dk and dv are reduced and scattered.
+/// Simpler, with more memory (all keys and values of the microbatch and, in backward, their gradients), and
+/// nothing is hidden behind computation.
 ///
 /// Order: keys in the order of the sequence; dk and dv in the order of ranks.
 /// Source: Megatron-LM, cp_comm_type all_gather.

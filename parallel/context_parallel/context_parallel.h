@@ -7,10 +7,11 @@ namespace nemocube {
 /// How the ranks of a context-parallel group attend to each other's keys and values.
 enum class ContextAttention : std::uint8_t { ring, all_gather };
 
-/// Context parallelism of a model: every rank of the group computes with its part of each sequence (SequenceCut),
-/// except inside attention and Mamba, whose cores the ranks compute together. Parameters are the same on all ranks,
-/// and their gradients are to be added. A group of one rank installs nothing. The rows of MoE blocks are cut by
-/// TensorParallel, which takes own() for that: each seam of the model is set by one of the two, in any order.
+/// Context parallelism of a model: every rank of the group computes with its part of each sequence
+/// (SequenceCut), except inside attention and Mamba, whose cores the ranks compute together. Parameters are
+/// the same on all ranks, and their gradients are to be added. A group of one rank installs nothing. The rows
+/// of MoE blocks are cut by TensorParallel, which takes own() for that: each seam of the model is set by one
+/// of the two, in any order.
 class ContextParallel {
  public:
   /// Throws Error where check_context_parallel() does. The model and the group must outlive this object.

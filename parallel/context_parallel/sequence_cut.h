@@ -9,15 +9,16 @@
 
 /// How the ranks of a context-parallel group share the sequences of a microbatch.
 ///
-/// Each sequence is cut into 2 ranks chunks as evenly as possible: the first length mod (2 ranks) chunks have one row
-/// more, and chunks of a short sequence are empty. Rank r has chunks r and 2 ranks - 1 - r (zig-zag): with causal
-/// attention all ranks then have the same work. The local rows of a rank are the sequences one after another, each
-/// with its lower and then its upper chunk. The rows of all ranks, one rank after another, are in rank-major order.
-/// Source: Megatron-LM, megatron/core/utils.py (get_batch_on_this_cp_rank); no length needs padding here.
+/// Each sequence is cut into 2 ranks chunks as evenly as possible: the first length mod (2 ranks) chunks have
+/// one row more, and chunks of a short sequence are empty. Rank r has chunks r and 2 ranks - 1 - r (zig-zag):
+/// with causal attention all ranks then have the same work. The local rows of a rank are the sequences one
+/// after another, each with its lower and then its upper chunk. The rows of all ranks, one rank after
+/// another, are in rank-major order. Source: Megatron-LM, megatron/core/utils.py (get_batch_on_this_cp_rank);
+/// no length needs padding here.
 namespace nemocube {
 
-/// What follows from a cut is made once for a microbatch and kept with its Sequences (derived()), so that a SequenceCut
-/// costs nothing and each layer gets the same tables, forward and backward.
+/// What follows from a cut is made once for a microbatch and kept with its Sequences (derived()), so that a
+/// SequenceCut costs nothing and each layer gets the same tables, forward and backward.
 class SequenceCut {
  public:
   /// std::logic_error unless 0 <= rank < ranks.
@@ -38,7 +39,8 @@ class SequenceCut {
   /// For permute(): rows of all ranks in rank-major order to the order of the microbatch, and back.
   const Permutation& to_natural_order(Device device) const;
   const Permutation& to_rank_major_order(Device device) const;
-  /// Entries of this rank: tokens or labels [T] i64, in host memory -> [local rows]. Error unless there is one for each row.
+  /// Entries of this rank: tokens or labels [T] i64, in host memory -> [local rows]. Error unless there is
+  /// one for each row.
   Tensor own(const Tensor& tokens) const;
 
  private:

@@ -14,8 +14,8 @@ namespace nemocube {
 
 struct DataParallelOptions {
   ZeroLevel level = ZeroLevel::parameters;
-  /// Gradients are reduced after the last microbatch of a step only (DDP, ZeRO-1, FSDP2), so whole gradients stay
-  /// until then. Otherwise after every microbatch (Megatron's ZeRO-2 and 3).
+  /// Gradients are reduced after the last microbatch of a step only (DDP, ZeRO-1, FSDP2), so whole gradients
+  /// stay until then. Otherwise after every microbatch (Megatron's ZeRO-2 and 3).
   bool reduce_last_only = true;
   /// ZeRO-3: weights of a block go after its forward pass and are gathered again for backward. Never those of
   /// the last block, whose backward pass comes next.
@@ -27,42 +27,47 @@ struct DataParallelOptions {
 
 /// Data-parallel training: every rank runs its part of the model on its own rows.
 ///
-/// A unit is a block's mixer, or, the root, everything else (embeddings, norms, head). Gradients are summed over
-/// ranks in f32 (f64 for f64), never divided: the loss of each rank is scaled by the labels of all ranks.
-/// The ranks that hold the same parameters are those of the groups "dp_cp" ("dp_shard_cp" shards, "dp_replicate"
-/// holds replicas), for routed experts "expt_dp", which shards them whatever the replicas.
+/// A unit is a block's mixer, or, the root, everything else (embeddings, norms, head). Gradients are summed
+/// over ranks in f32 (f64 for f64), never divided: the loss of each rank is scaled by the labels of all
+/// ranks. The ranks that hold the same parameters are those of the groups "dp_cp" ("dp_shard_cp" shards,
+/// "dp_replicate" holds replicas), for routed experts "expt_dp", which shards them whatever the replicas.
 /// Gradients of which other ranks form a part (GradientSource) are completed first.
 ///
-///                 before the step   forward, backward of a block      after its backward      after the update
+///                 before the step   forward, backward of a block      after its backward      after the
+///                                                                                             update
 ///     none                                                            all-reduce gradients
-///     optimizer                                                       reduce-scatter          all-gather values
-///     gradients                                                       reduce-scatter, free    all-gather values
-///     parameters  gather the root   gather before, release after      reduce-scatter, free    release the root
+///     optimizer                                                       reduce-scatter          all-gather
+///                                                                                             values
+///     gradients                                                       reduce-scatter, free    all-gather
+///                                                                                             values
+///     parameters  gather the root   gather before, release after      reduce-scatter, free    release the
+///                                                                                             root
 ///
-/// Values that no other rank has a part of (FlatUnit::divides_values()) stay where they are: those of routed experts where
-/// expert parallelism takes all ranks.
+/// Values that no other rank has a part of (FlatUnit::divides_values()) stay where they are: those of routed
+/// experts where expert parallelism takes all ranks.
 ///
-/// While a block computes, the weights of the next one are gathered and the gradients of the one before are reduced. Both begin
-/// behind the block's first exchange with other ranks (FirstExchanges), or with the block where it has none.
+/// While a block computes, the weights of the next one are gathered and the gradients of the one before are
+/// reduced. Both begin behind the block's first exchange with other ranks (FirstExchanges), or with the block
+/// where it has none.
 ///
-/// All ranks call every function together. A collective that fails throws Error (parallel/comm/communicator.h).
-/// With dp_replicate > 1 (HSDP), groups of ranks shard as above and then sum their parts over the replicas.
-/// While nothing is said of a pipeline, each backward pass is of all blocks; see begin_backward().
-/// Sources: PyTorch FSDP2; Megatron-LM, distrib_optimizer.py.
+/// All ranks call every function together. A collective that fails throws Error
+/// (parallel/comm/communicator.h). With dp_replicate > 1 (HSDP), groups of ranks shard as above and then sum
+/// their parts over the replicas. While nothing is said of a pipeline, each backward pass is of all blocks;
+/// see begin_backward(). Sources: PyTorch FSDP2; Megatron-LM, distrib_optimizer.py.
 class DataParallel final : public BlockHooks {
  public:
-  /// Takes over the parameters of `model`, which was built on Device::meta, and allocates what this rank keeps of
-  /// them on `device`. A model that has its memory stays as it is: that of one rank, which divides nothing
-  /// (ZeroLevel::none). Tensor parallelism is in the model already, so that its exchanges are known. The model must outlive
-  /// this object.
+  /// Takes over the parameters of `model`, which was built on Device::meta, and allocates what this rank
+  /// keeps of them on `device`. A model that has its memory stays as it is: that of one rank, which divides
+  /// nothing (ZeroLevel::none). Tensor parallelism is in the model already, so that its exchanges are known.
+  /// The model must outlive this object.
   DataParallel(Stack& model, const ProcessGroups& groups, const DataParallelOptions& options, Device device,
                const GradientSourceOf& source_of = {});
   ~DataParallel() override;
 
   /// The ranks that hold other rows.
   Communicator& group() const { return dp_; }
-  /// Once the own parts of the parameters are initialised or loaded: all ranks get the values that they keep; or those of
-  /// trained parameters alone, which an update has changed.
+  /// Once the own parts of the parameters are initialised or loaded: all ranks get the values that they keep;
+  /// or those of trained parameters alone, which an update has changed.
   void spread_values(bool trained_alone = false);
 
   // A training step, in this order.
@@ -71,18 +76,18 @@ class DataParallel final : public BlockHooks {
   void begin_backward(bool last);
   /// After the last backward pass: returns when Parameter::gradient() is that of all ranks.
   void finish_gradients();
-  /// The square sum (ops/global_norm/global_norm.h) of the gradients of all parameters of all ranks, every element
-  /// once.
+  /// The square sum (ops/global_norm/global_norm.h) of the gradients of all parameters of all ranks, every
+  /// element once.
   Tensor square_sum_of_gradients() const;
   /// After the update, or after one that changed nothing.
   void finish_update();
-  /// After a step that failed in a capture (core/cuda/graph.h), so that nothing of it has run: back to before begin_step().
-  /// Called while the exception unwinds the stack: collectives under way are not waited for.
+  /// After a step that failed in a capture (core/cuda/graph.h), so that nothing of it has run: back to before
+  /// begin_step(). Called while the exception unwinds the stack: collectives under way are not waited for.
   void abandon_step();
 
   enum class Held { root, everything };
-  /// For forward passes without backward. While the root is held, all ranks run the same number of passes, since
-  /// blocks are gathered on the way. While everything is, ranks are independent of each other.
+  /// For forward passes without backward. While the root is held, all ranks run the same number of passes,
+  /// since blocks are gathered on the way. While everything is, ranks are independent of each other.
   void hold(Held what);
   void let_go();
 

@@ -20,8 +20,8 @@ ModelConfig model_of_all_kinds() {
   return config;
 }
 
-/// Two tensor-parallel ranks with sequence parallel, and experts on all ranks: every block begins with an exchange, but for the
-/// forward pass of the experts' block.
+/// Two tensor-parallel ranks with sequence parallel, and experts on all ranks: every block begins with an
+/// exchange, but for the forward pass of the experts' block.
 ParallelPlan plan_for(std::int64_t ranks) {
   ParallelPlan plan;
   plan.grid = {.tp = 2, .dp_shard = ranks / 2, .ep = ranks};
@@ -50,7 +50,8 @@ class BlockStates {
   Stack& model_;
 };
 
-/// Notes the states in front of a transform and behind it, in the forward pass (`forward`) or in the backward pass.
+/// Notes the states in front of a transform and behind it, in the forward pass (`forward`) or in the backward
+/// pass.
 void observe(Stack& model, std::string_view point, bool forward, std::string& states) {
   Transform& transform = *model.transform_points().find(named(point))->second.transform;
   transform = [&states, forward, now = BlockStates(model), inner = transform](Context& ctx, const Var& x,

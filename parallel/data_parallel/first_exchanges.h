@@ -9,9 +9,9 @@
 
 namespace nemocube {
 
-/// Where a pass through a block begins with an exchange with other ranks, whose result everything else of the pass needs.
-/// Transfers that are to run beside the pass are best started behind this exchange: before it they would share its links, and the
-/// pass would wait for longer.
+/// Where a pass through a block begins with an exchange with other ranks, whose result everything else of the
+/// pass needs. Transfers that are to run beside the pass are best started behind this exchange: before it
+/// they would share its links, and the pass would wait for longer.
 ///
 ///                   first in the forward pass        first in the backward pass
 ///     Mamba         into in_proj                     out of out_proj
@@ -20,12 +20,14 @@ namespace nemocube {
 ///     MoE                                            of the routed experts' results
 ///     embeddings                                     out of them
 ///
-/// The forward pass of an MoE block begins with the router, which computes before rows are sent. Several blocks
-/// on one norm (SharedWays) have their exchanges together: the first block forward, the last one backward.
+/// The forward pass of an MoE block begins with the router, which computes before rows are sent. Several
+/// blocks on one norm (SharedWays) have their exchanges together: the first block forward, the last one
+/// backward.
 class FirstExchanges {
  public:
-  /// Wraps the transforms that are installed at these points of the model, so that `then` is called behind each, on every rank at
-  /// the same place. `experts_elsewhere`: some of the routed experts are on other ranks. The model must outlive this object.
+  /// Wraps the transforms that are installed at these points of the model, so that `then` is called behind
+  /// each, on every rank at the same place. `experts_elsewhere`: some of the routed experts are on other
+  /// ranks. The model must outlive this object.
   FirstExchanges(Stack& model, bool experts_elsewhere, const std::function<void()>& then);
   FirstExchanges(const FirstExchanges&) = delete;
   FirstExchanges& operator=(const FirstExchanges&) = delete;

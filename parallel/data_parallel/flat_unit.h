@@ -18,8 +18,8 @@ enum class ZeroLevel : std::uint8_t {
 };
 
 /// The block whose unit a parameter belongs to: that of its mixer. Nothing for the root unit: embeddings,
-/// norms, head, and multi-token prediction, whose blocks may be applied several times. Norms of blocks are in the root,
-/// because one operation adds up a block and applies the norm of the next.
+/// norms, head, and multi-token prediction, whose blocks may be applied several times. Norms of blocks are in
+/// the root, because one operation adds up a block and applies the norm of the next.
 std::optional<std::int64_t> unit_of(const TensorName& parameter);
 
 /// Where parameters start in a flat buffer: at multiples of `alignment` elements, as does each rank's part.
@@ -38,19 +38,20 @@ struct FlatLayout {
 ///
 /// Parameters that are not trained have values alone.
 ///
-/// Rank r of n owns elements [r shard, (r + 1) shard), regardless of the borders of parameters. The gaps between
-/// parameters (FlatLayout) travel with the rest and are zeros.
+/// Rank r of n owns elements [r shard, (r + 1) shard), regardless of the borders of parameters. The gaps
+/// between parameters (FlatLayout) travel with the rest and are zeros.
 /// Source: Megatron-LM, param_and_grad_buffer.py (without its buckets: a unit is one block).
 class FlatUnit {
  public:
-  /// Takes over the parameters, which have no memory yet (meta): gives them values and gradients here, and what
-  /// rank `rank` of `ranks` owns. With ZeroLevel::none that is everything. Throws std::logic_error for
+  /// Takes over the parameters, which have no memory yet (meta): gives them values and gradients here, and
+  /// what rank `rank` of `ranks` owns. With ZeroLevel::none that is everything. Throws std::logic_error for
   /// parameters of several dtypes, some of which are trained and some not, or with memory of their own.
   FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device);
 
   bool trained() const { return parameters_[0]->wants_grad(); }
-  /// Whether own_values() is memory apart from values(), which then may be released: ZeRO-3 on several ranks. From ZeRO-2 on
-  /// own_gradients() is memory apart on one rank, too: there the gradients of a microbatch are added to those of earlier ones.
+  /// Whether own_values() is memory apart from values(), which then may be released: ZeRO-3 on several ranks.
+  /// From ZeRO-2 on own_gradients() is memory apart on one rank, too: there the gradients of a microbatch are
+  /// added to those of earlier ones.
   bool divides_values() const { return divides_values_; }
   const Tensor& values() const { return values_; }
   const Tensor& own_values() const { return own_values_; }

@@ -12,15 +12,16 @@ namespace nemocube {
 struct GradientSource {
   /// The parameter belongs to routed experts: the ranks of "expt_dp" hold it, not those of "dp_cp".
   bool expert = false;
-  /// Ranks that hold the same values and each form a part of the gradient, for other rows or heads. Null: none.
+  /// Ranks that hold the same values and each form a part of the gradient, for other rows or heads. Null:
+  /// none.
   Communicator* parts = nullptr;
   /// The elements of the local tensor that have parts elsewhere, row-major and ascending.
   std::vector<Range> elements;
 };
 using GradientSourceOf = std::function<GradientSource(const Parameter&)>;
 
-/// Adds the parts of gradients of some parameters, one message for each group of ranks. All ranks of a group hold
-/// these parameters, in the same order.
+/// Adds the parts of gradients of some parameters, one message for each group of ranks. All ranks of a group
+/// hold these parameters, in the same order.
 class GradientParts {
  public:
   GradientParts() = default;  ///< of no parameters
@@ -33,7 +34,8 @@ class GradientParts {
     /// Returns when the sum is in place.
     void finish();
   };
-  /// Starts the sums. Every parameter has a gradient by now, which nobody may read or write until its sum is finished.
+  /// Starts the sums. Every parameter has a gradient by now, which nobody may read or write until its sum is
+  /// finished.
   [[nodiscard]] std::vector<Sum> start() const;
 
  private:

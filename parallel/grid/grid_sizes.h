@@ -8,10 +8,10 @@ namespace nemocube {
 
 /// The sizes of the process grid of one model, and the rank of the world at which it begins.
 ///
-/// The dimensions, fastest first, are tp, cp, dp_shard, dp_replicate, pp. The view "expert" has the same ranks as
-/// expt_tp, ep, expt_dp, pp. Where attention has fewer key and value heads than tp ranks, or Mamba fewer groups of
-/// B and C, several neighbouring tp ranks hold the same ones: views "kv" and "state" have the dimensions
-/// kv_replica and state_replica for them.
+/// The dimensions, fastest first, are tp, cp, dp_shard, dp_replicate, pp. The view "expert" has the same
+/// ranks as expt_tp, ep, expt_dp, pp. Where attention has fewer key and value heads than tp ranks, or Mamba
+/// fewer groups of B and C, several neighbouring tp ranks hold the same ones: views "kv" and "state" have the
+/// dimensions kv_replica and state_replica for them.
 struct GridSizes {
   std::int64_t tp = 1, cp = 1, dp_shard = 1, dp_replicate = 1, pp = 1;
   std::int64_t expt_tp = 1, ep = 1;

@@ -6,14 +6,14 @@
 #include "core/autograd.h"
 #include "parallel/comm/communicator.h"
 
-/// Collectives as differentiable operations. Every rank of the group calls the same operations in the same order,
-/// forward and backward; the backward pass of an operation runs on a rank only when the gradient of its result
-/// arrives there, so all ranks must want gradients of the same things.
+/// Collectives as differentiable operations. Every rank of the group calls the same operations in the same
+/// order, forward and backward; the backward pass of an operation runs on a rank only when the gradient of
+/// its result arrives there, so all ranks must want gradients of the same things.
 ///
-/// x is [T, d] in f32, f64 or bf16, its rows may be strided; results are contiguous. `rows` are the rows that each
-/// rank of the group has, in the order of ranks, 0 included: the parts of the ranks one after another are the whole.
-/// Sums are formed in the order of ranks (parallel/comm/communicator.h). A group of one rank sends nothing, and
-/// the operations return x itself.
+/// x is [T, d] in f32, f64 or bf16, its rows may be strided; results are contiguous. `rows` are the rows that
+/// each rank of the group has, in the order of ranks, 0 included: the parts of the ranks one after another
+/// are the whole. Sums are formed in the order of ranks (parallel/comm/communicator.h). A group of one rank
+/// sends nothing, and the operations return x itself.
 /// Source: Megatron-LM, megatron/core/tensor_parallel/mappings.py.
 namespace nemocube {
 
@@ -37,7 +37,8 @@ enum class Consumer {
   cut,         ///< each computes a part of the gradient: the parts are added
   replicated,  ///< each computes the whole gradient, and all get the same
 };
-/// y = the x of all ranks, one after another.          dx = this rank's rows of dy, or of the sum over ranks of dy
+/// y = the x of all ranks, one after another.          dx = this rank's rows of dy, or of the sum over ranks
+///                                                     of dy
 Var all_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group,
              Consumer consumer);
 
@@ -46,8 +47,8 @@ Var all_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Com
 Var exchange_rows(Context& ctx, const Var& x, std::vector<std::int64_t> in_rows,
                   std::vector<std::int64_t> out_rows, Communicator& group);
 
-/// exchange_rows() in two parts: what the rank does between them runs beside the exchange, and what is recorded between them has its
-/// backward pass beside that of the exchange.
+/// exchange_rows() in two parts: what the rank does between them runs beside the exchange, and what is
+/// recorded between them has its backward pass beside that of the exchange.
 class RowExchange {
  public:
   /// Starts the exchange.

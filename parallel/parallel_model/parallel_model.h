@@ -13,16 +13,16 @@
 
 namespace nemocube {
 
-/// A model, or the part of it that this rank holds, with what a plan has installed in it. One rank is a grid of ones: then
-/// nothing is installed, and collectives return what they are given.
+/// A model, or the part of it that this rank holds, with what a plan has installed in it. One rank is a grid
+/// of ones: then nothing is installed, and collectives return what they are given.
 ///
-/// The ranks of a replica (groups tp, cp, pp) get the same microbatches; their Sequences are those of the whole
-/// microbatches everywhere. All ranks of the plan's grid call every function together, in the same order.
-/// Other ranks of the world know nothing of the model: "all ranks" below are those of the grid.
+/// The ranks of a replica (groups tp, cp, pp) get the same microbatches; their Sequences are those of the
+/// whole microbatches everywhere. All ranks of the plan's grid call every function together, in the same
+/// order. Other ranks of the world know nothing of the model: "all ranks" below are those of the grid.
 class ParallelModel {
  public:
-  /// `model` was built on Device::meta with part_of() of this plan; its memory is allocated here on `device`. The
-  /// model, and `groups` of the plan's grid, with used_groups() at least, must outlive this object.
+  /// `model` was built on Device::meta with part_of() of this plan; its memory is allocated here on `device`.
+  /// The model, and `groups` of the plan's grid, with used_groups() at least, must outlive this object.
   ParallelModel(Stack& model, const ParallelPlan& plan, const ProcessGroups& groups, Device device);
   /// One rank that has the whole model, whose memory stays as it is.
   explicit ParallelModel(Stack& model);
@@ -63,8 +63,8 @@ class ParallelModel {
   std::size_t chunk_of(std::int64_t stage) const;
 
   /// A forward pass without backward through all stages: Stack::forward() of the whole model. The hidden
-  /// states are on the ranks of the last stage, elsewhere they are undefined. With a state, no sequence is cut over
-  /// cp: the ranks of a cp group compute the same.
+  /// states are on the ranks of the last stage, elsewhere they are undefined. With a state, no sequence is
+  /// cut over cp: the ranks of a cp group compute the same.
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr);
   /// Logits of these rows of hidden() with a state, over the whole vocabulary, on every rank of the replica:
   /// [rows, vocabulary].

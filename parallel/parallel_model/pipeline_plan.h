@@ -8,8 +8,8 @@
 
 namespace nemocube {
 
-/// Which blocks each stage of a pipeline has, where the stages are, and in which order they work. By default one
-/// rank has everything.
+/// Which blocks each stage of a pipeline has, where the stages are, and in which order they work. By default
+/// one rank has everything.
 struct PipelinePlan {
   std::vector<ModelChunk> stages{ModelChunk{}};
   std::vector<std::int64_t> rank_of_stage{0};

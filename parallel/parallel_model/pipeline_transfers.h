@@ -10,8 +10,8 @@
 
 namespace nemocube {
 
-/// Executes the exchanges of a rank's programs (parallel/schedule/transfers.h). Between the stage that computes a tensor
-/// and the one that needs it the tensor is here, whether both are on this rank or not.
+/// Executes the exchanges of a rank's programs (parallel/schedule/transfers.h). Between the stage that
+/// computes a tensor and the one that needs it the tensor is here, whether both are on this rank or not.
 class PipelineTransfers {
  public:
   /// Memory for what a transfer brings to this rank.
@@ -23,15 +23,15 @@ class PipelineTransfers {
 
   /// What `stage` has computed: activations for the stage after it, gradients for the one before it.
   void give(Transfer::Payload payload, std::int64_t stage, std::int64_t microbatch, const Tensor& tensor);
-  /// The tensor that give() got with these numbers, here or on another rank. Waits for an exchange that is under way;
-  /// std::logic_error when none brings it.
+  /// The tensor that give() got with these numbers, here or on another rank. Waits for an exchange that is
+  /// under way; std::logic_error when none brings it.
   Tensor take(Transfer::Payload payload, std::int64_t stage, std::int64_t microbatch);
   /// Starts the sends and receives of one exchange.
   void exchange(const Exchange& transfers, const Room& room);
   /// At the end of a program: waits for the exchanges. std::logic_error when a tensor is left.
   void finish();
-  /// After a program that failed in a capture (core/cuda/graph.h), so that nothing of it has run: forgets all of it. Called
-  /// while the exception unwinds the stack: exchanges under way are not waited for.
+  /// After a program that failed in a capture (core/cuda/graph.h), so that nothing of it has run: forgets all
+  /// of it. Called while the exception unwinds the stack: exchanges under way are not waited for.
   void abandon();
 
  private:

@@ -19,12 +19,12 @@ UnitMoves count_moves(const ModelSetup& setup, const LocalParameters& parameters
 
 /// Adds what DataParallel sends in a step, from begin_step() to finish_update():
 ///
-///     gathers        ZeRO-3: each rank sends its part of the weights to every other one. The root is gathered once, a
-///                    block before the passes for which its weights are not there
-///     completion     partial gradients are added over the ranks that have parts: one all-reduce of a unit for each
-///                    such group
-///     reductions     DDP: all-reduce of the gradients; ZeRO: reduce-scatter, then all-reduce of the own part over the
-///                    replicas; the root once, a block once, or for every microbatch
+///     gathers        ZeRO-3: each rank sends its part of the weights to every other one. The root is
+///                    gathered once, a block before the passes for which its weights are not there
+///     completion     partial gradients are added over the ranks that have parts: one all-reduce of a unit
+///                    for each such group
+///     reductions     DDP: all-reduce of the gradients; ZeRO: reduce-scatter, then all-reduce of the own part
+///                    over the replicas; the root once, a block once, or for every microbatch
 ///     new values     ZeRO-1 and 2: each rank sends its part of every unit to every other one
 void add_data_traffic(RankTraffic& traffic, const LocalParameters& parameters, const UnitMoves& moves,
                       const DataParallelOptions& options);

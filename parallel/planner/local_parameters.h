@@ -36,8 +36,8 @@ struct LocalUnit {
   std::map<GradientSum, std::int64_t> partial;  ///< elements of gradients that other ranks have parts of
 };
 
-/// The part of a model that a tensor-parallel rank of a pipeline rank holds. Its sizes are the same in all context-,
-/// data- and expert-parallel places.
+/// The part of a model that a tensor-parallel rank of a pipeline rank holds. Its sizes are the same in all
+/// context-, data- and expert-parallel places.
 struct LocalParameters {
   LocalUnit root;
   std::map<std::int64_t, LocalUnit> blocks;
@@ -53,8 +53,8 @@ struct LocalParameters {
   }
 };
 
-/// The parts of all ranks, each computed when it is first asked for. A run of one rank has no buffers: there the
-/// pieces have no gaps.
+/// The parts of all ranks, each computed when it is first asked for. A run of one rank has no buffers: there
+/// the pieces have no gaps.
 class ModelParts {
  public:
   /// Throws Error as TensorCuts does.

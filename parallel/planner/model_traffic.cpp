@@ -24,7 +24,8 @@ std::int64_t labelled_rows(const SequenceCut& cut, std::int64_t rank, std::int64
   return labels;
 }
 
-/// Of a device's `tokens`, how many choices fall on the experts `here`: the choices of all tokens go around the experts.
+/// Of a device's `tokens`, how many choices fall on the experts `here`: the choices of all tokens go around
+/// the experts.
 std::int64_t choices_for(std::int64_t tokens, Range here, const BlockCores::Experts& experts) {
   const std::int64_t choices = tokens * experts.top_k;
   return even_begin(choices, experts.count, here.end) - even_begin(choices, experts.count, here.begin);
@@ -121,8 +122,8 @@ void ModelTraffic::add_mtp(RankTraffic& traffic, const GridPlace& place, const M
   }
 }
 
-/// Sequence parallel gathers rows before a layer, and adds or cuts their gradients. Otherwise all rows are there, and
-/// the gradients of a layer that is cut are added.
+/// Sequence parallel gathers rows before a layer, and adds or cuts their gradients. Otherwise all rows are
+/// there, and the gradients of a layer that is cut are added.
 void ModelTraffic::add_way_in(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const {
   const std::int64_t own = residual_rows(place) * setup_.config.hidden_size,
                      all = rows(place.cp) * setup_.config.hidden_size;
@@ -134,7 +135,8 @@ void ModelTraffic::add_way_in(RankTraffic& traffic, const GridPlace& place, bool
     traffic.all_reduce("tp", all, load_.dtype, times.backward);
 }
 
-/// The parts of a layer that is cut are added: to the own rows with sequence parallel, whose gradients are gathered.
+/// The parts of a layer that is cut are added: to the own rows with sequence parallel, whose gradients are
+/// gathered.
 void ModelTraffic::add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const {
   const std::int64_t own = residual_rows(place) * setup_.config.hidden_size,
                      all = rows(place.cp) * setup_.config.hidden_size;
@@ -146,8 +148,8 @@ void ModelTraffic::add_way_out(RankTraffic& traffic, const GridPlace& place, boo
   }
 }
 
-/// Every rank sees the keys and values of all, forward and again in backward, and their gradients are added at the
-/// owner.
+/// Every rank sees the keys and values of all, forward and again in backward, and their gradients are added
+/// at the owner.
 void ModelTraffic::add_attention(RankTraffic& traffic, const GridPlace& place,
                                  const BlockCores::Attention& attention, bool cut, Times times) const {
   const std::int64_t c = plan_.grid.cp;
@@ -211,8 +213,8 @@ void ModelTraffic::add_experts(RankTraffic& traffic, const GridPlace& place, con
     add_allgather(traffic, place, experts, times);
 }
 
-/// What the losses count of a microbatch, see route(): of each sequence, of the whole, or its tokens alone. No replay
-/// counts again.
+/// What the losses count of a microbatch, see route(): of each sequence, of the whole, or its tokens alone.
+/// No replay counts again.
 void ModelTraffic::add_router_losses(RankTraffic& traffic, const Experts& experts) const {
   const RouterLosses& losses = load_.router_losses;
   const std::int64_t counts = experts.count + 1;
@@ -275,8 +277,8 @@ void ModelTraffic::add_allgather(RankTraffic& traffic, const GridPlace& place, c
   traffic.reduce_scatter("tp_ep", own * k, all * k, sums, times.backward);
 }
 
-/// For each labelled row of a cut vocabulary the maximum, then the sum of exponentials and the label's logit. See
-/// linear_cross_entropy for the rows that are computed together, cross_entropy where it is all of them.
+/// For each labelled row of a cut vocabulary the maximum, then the sum of exponentials and the label's logit.
+/// See linear_cross_entropy for the rows that are computed together, cross_entropy where it is all of them.
 void ModelTraffic::add_loss(RankTraffic& traffic, const GridPlace& place, std::int64_t unlabelled) const {
   if (!cuts_head_) return;
   const SequenceCut part(load_.microbatch, plan_.grid.cp, place.cp);

@@ -11,17 +11,18 @@
 
 namespace nemocube {
 
-/// What the forward and backward passes of a step send: tensor, sequence and context parallelism, experts, the loss,
-/// and the exchanges between stages.
+/// What the forward and backward passes of a step send: tensor, sequence and context parallelism, experts,
+/// the loss, and the exchanges between stages.
 ///
-/// Exact where all microbatches are alike, every parameter is trained, and each rank's tokens are spread evenly over
-/// the experts, the first ones getting one more where they do not divide (RouterOptions::balanced). Expert
-/// traffic of other routings differs; nothing else does.
+/// Exact where all microbatches are alike, every parameter is trained, and each rank's tokens are spread
+/// evenly over the experts, the first ones getting one more where they do not divide
+/// (RouterOptions::balanced). Expert traffic of other routings differs; nothing else does.
 class ModelTraffic {
  public:
   ModelTraffic(const ModelSetup& setup, const ParallelPlan& plan, const StepLoad& load);
 
-  /// Rows of the microbatch: of a context-parallel rank; of the residual stream; that a rank routes to experts.
+  /// Rows of the microbatch: of a context-parallel rank; of the residual stream; that a rank routes to
+  /// experts.
   std::int64_t rows(std::int64_t cp) const { return rows_of_cp_[static_cast<std::size_t>(cp)]; }
   std::int64_t residual_rows(const GridPlace& place) const;
   std::int64_t routed_rows(std::int64_t tp, std::int64_t cp) const;

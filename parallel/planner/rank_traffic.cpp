@@ -28,7 +28,8 @@ void RankTraffic::all_reduce(std::string_view group, std::int64_t elements, DTyp
   const auto [ranks, position] = seat(group);
   if (ranks == 1) return;
   const std::int64_t bytes = elements * size_of(dtype);
-  // Short tensors go whole to everyone. Of others each part goes to its rank, and the sum of the own one to everyone.
+  // Short tensors go whole to everyone. Of others each part goes to its rank, and the sum of the own one to
+  // everyone.
   const std::int64_t own = even_part({0, elements}, ranks, position).size() * size_of(dtype);
   const bool short_one = bytes <= latency_bound_bytes;
   add(group, Operation::all_reduce, short_one ? (ranks - 1) * bytes : bytes - own + (ranks - 1) * own, times);

@@ -29,9 +29,9 @@ class PlannedGroups {
   std::int64_t first_, ranks_;
 };
 
-/// The operations of one rank, added up as Communicator::stats() counts them: calls, and bytes for other ranks. The
-/// bytes of each operation are those that docs/parallel.md derives; groups of one rank count nothing. Elements are
-/// those of one call, `times` the number of equal calls.
+/// The operations of one rank, added up as Communicator::stats() counts them: calls, and bytes for other
+/// ranks. The bytes of each operation are those that docs/parallel.md derives; groups of one rank count
+/// nothing. Elements are those of one call, `times` the number of equal calls.
 class RankTraffic {
  public:
   struct Sum {

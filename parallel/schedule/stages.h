@@ -16,8 +16,8 @@ namespace nemocube {
 /// The number of stages of a model on pp ranks.
 ///
 ///   without layers_per_stage   pp with gpipe and 1f1b, 2 pp with the others
-///   with                       ceil(blocks / layers_per_stage); where that is no multiple of pp, the next one
-///                              above (`round` is "up") or below ("down")
+///   with                       ceil(blocks / layers_per_stage); where that is no multiple of pp, the next
+///                              one above (`round` is "up") or below ("down")
 ///
 /// `round` is the setting round_virtual_stages_to_pp_multiple; empty: no rounding. Error for sizes below 1,
 /// for any other `round`, for a number that is no multiple of pp, and for a number of stages for each rank
@@ -25,7 +25,8 @@ namespace nemocube {
 std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t blocks,
                           std::optional<std::int64_t> layers_per_stage = {}, std::string_view round = {});
 
-/// Blocks divided as even_begin() does it. Embeddings and head do not count. Error unless 1 <= stages <= blocks.
+/// Blocks divided as even_begin() does it. Embeddings and head do not count. Error unless
+/// 1 <= stages <= blocks.
 std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages);
 
 /// Time of a block of each kind, of the embeddings, and of final norm, head and loss, relative to each other.

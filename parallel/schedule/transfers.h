@@ -47,8 +47,8 @@ using Program = std::vector<ProgramItem>;
 /// pre: `simulation` is of `schedule`
 std::vector<Program> make_programs(const Schedule& schedule, const Simulation& simulation);
 
-/// For each item: whether it is a backward pass after which no later item ends the same for its stage, the use of
-/// weights in backward (B and I) or the writing of gradients (B and W).
+/// For each item: whether it is a backward pass after which no later item ends the same for its stage, the
+/// use of weights in backward (B and I) or the writing of gradients (B and W).
 std::vector<bool> last_backward_passes(const Program& program);
 
 /// Executes the programs of all ranks in thought. An exchange ends when each of its transfers has both of its

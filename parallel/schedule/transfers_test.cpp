@@ -102,7 +102,8 @@ TEST_CASE("transfers: programs that wait for each other, or use what has not com
   auto programs = programs_of(ScheduleKind::one_f_one_b, 2, 1, 2);
   CHECK(message_of([&] { check_rendezvous(programs); }) == "no error");
 
-  // Rank 0 sends the output of 0F1 before it receives the gradient of 1B0, rank 1 has them the other way round.
+  // Rank 0 sends the output of 0F1 before it receives the gradient of 1B0, rank 1 has them the other way
+  // round.
   auto crossed = programs;
   std::rotate(crossed[1].begin() + 2, crossed[1].begin() + 3, crossed[1].begin() + 5);
   CHECK(message_of([&] { check_rendezvous(crossed); }) ==

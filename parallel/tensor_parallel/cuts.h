@@ -6,28 +6,30 @@
 #include "parallel/grid/grid_sizes.h"
 #include "parallel/tensor_parallel/plan.h"
 
-/// Where the plan of tensor parallelism cuts each tensor of a model, and what that means for gradients and norms.
-/// With t tp ranks, x expt_tp ranks and e ep ranks, the rank with tp coordinate r holds
+/// Where the plan of tensor parallelism cuts each tensor of a model, and what that means for gradients and
+/// norms. With t tp ranks, x expt_tp ranks and e ep ranks, the rank with tp coordinate r holds
 ///
-///     embeddings, lm_head     tokens [r c, (r + 1) c) of V, with c = ceil(V / t): the last part is shorter, a part may
-///                             be empty. Nothing is padded, so neither files nor the loss know t
+///     embeddings, lm_head     tokens [r c, (r + 1) c) of V, with c = ceil(V / t): the last part is shorter,
+///                             a part may be empty. Nothing is padded, so neither files nor the loss know t
 ///     q_proj, o_proj          query heads r n_q / t ...
-///     k_proj, v_proj          key-value heads r n_kv / t ..., or, with n_kv < t, the head r div (t / n_kv), which
-///                             t / n_kv neighbours hold as well (kv replicas)
-///     in_proj                 the r-th part of the rows of z, x and dt, and of B and C by groups like key-value heads;
-///                             with G < t groups, t / G neighbours hold the same one (state replicas)
+///     k_proj, v_proj          key-value heads r n_kv / t ..., or, with n_kv < t, the head r div (t / n_kv),
+///                             which t / n_kv neighbours hold as well (kv replicas)
+///     in_proj                 the r-th part of the rows of z, x and dt, and of B and C by groups like
+///                             key-value heads; with G < t groups, t / G neighbours hold the same one (state
+///                             replicas)
 ///     conv1d                  the same channels x, B and C
 ///     A_log, D, dt_bias, gated norm, out_proj, up_proj, down_proj          the r-th part
-///     experts                 experts of the ep coordinate, of each the inner channels of the expt_tp coordinate
+///     experts                 experts of the ep coordinate, of each the inner channels of the expt_tp
+///                             coordinate
 ///
-/// Of an adapter W + s B A, B is cut as the rows of W are, and A as its columns are. Where W is cut, the factor that is whole
-/// has a part of its gradient on each rank.
+/// Of an adapter W + s B A, B is cut as the rows of W are, and A as its columns are. Where W is cut, the
+/// factor that is whole has a part of its gradient on each rank.
 ///
 /// Heads are contiguous in all of them, so head h keeps its key-value head or group on the rank.
 namespace nemocube {
 
-/// Over which ranks a gradient has to be summed, besides data and context parallelism. Names of process groups; `embd` are the
-/// two ends of a pipeline.
+/// Over which ranks a gradient has to be summed, besides data and context parallelism. Names of process
+/// groups; `embd` are the two ends of a pipeline.
 enum class GradientSum : std::uint8_t { none, tp, kv_replicas, state_replicas, expt_tp, embd };
 /// The group's name (ProcessGroups); "none" has no group.
 std::string_view name_of(GradientSum sum);
@@ -35,12 +37,12 @@ std::string_view name_of(GradientSum sum);
 /// What one rank holds of one tensor. Ranges are of local elements, row-major, ascending, with gaps between.
 struct TensorCut {
   Shard shard;
-  /// The gradients of these elements are partial: each rank of the group `sum` has a part. All its ranks have the
-  /// same ranges.
+  /// The gradients of these elements are partial: each rank of the group `sum` has a part. All its ranks have
+  /// the same ranges.
   GradientSum sum = GradientSum::none;
   std::vector<Range> summed;
-  /// The elements that norms and checkpoints take from this rank: those of which it is the first holder. Copies
-  /// that data and context parallelism make are another matter.
+  /// The elements that norms and checkpoints take from this rank: those of which it is the first holder.
+  /// Copies that data and context parallelism make are another matter.
   std::vector<Range> counted;
   bool expert = false;  ///< copies lie in the group expt_dp instead of dp_cp
 };

@@ -12,9 +12,9 @@ namespace nemocube {
 /// Tensor parallelism of a model whose part was built with the cuts of the plan (TensorCuts): installs the
 /// collectives between the ranks of the group "tp".
 ///
-/// The ranks of the group have the same rows of a microbatch. Between the blocks every rank has all of them, or,
-/// with sequence parallel, its part: even_sizes(rows, ranks) of them, so parts differ by at most one row and any
-/// number of rows is possible, that of one decoding step too. Forward and (in brackets) backward:
+/// The ranks of the group have the same rows of a microbatch. Between the blocks every rank has all of them,
+/// or, with sequence parallel, its part: even_sizes(rows, ranks) of them, so parts differ by at most one row
+/// and any number of rows is possible, that of one decoding step too. Forward and (in brackets) backward:
 ///
 ///                                without sequence parallel                with sequence parallel
 ///     into a layer that is cut   copy_to_ranks (sum)                      all_rows (sum to own rows)
@@ -31,17 +31,18 @@ namespace nemocube {
 ///     into the routed experts    own_rows_to_sum
 ///     out of them                own_rows_of_sum
 ///
-/// embeddings are a layer's way out, lm_head is a way in. Routers, latent projections and routed experts work on the
-/// rank's part of the rows in both cases, so that no token goes through an expert twice. What they note of a
-/// microbatch (MoeRecord) is about these rows. Loss and its labels are of all rows of the group, on every rank.
+/// embeddings are a layer's way out, lm_head is a way in. Routers, latent projections and routed experts work
+/// on the rank's part of the rows in both cases, so that no token goes through an expert twice. What they
+/// note of a microbatch (MoeRecord) is about these rows. Loss and its labels are of all rows of the group, on
+/// every rank.
 ///
-/// With one tp rank nothing is installed but the row cut of the MoE blocks, which is this object's alone, `group_rows`
-/// included, and that of layers which ask for one (TransformPoint::rows).
+/// With one tp rank nothing is installed but the row cut of the MoE blocks, which is this object's alone,
+/// `group_rows` included, and that of layers which ask for one (TransformPoint::rows).
 /// Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, and moe/moe_layer.py.
 class TensorParallel {
  public:
-  /// `group_rows` are the rows that this tp group has of a microbatch; empty: all. The model, the groups and this
-  /// object are to live as long as the model computes.
+  /// `group_rows` are the rows that this tp group has of a microbatch; empty: all. The model, the groups and
+  /// this object are to live as long as the model computes.
   TensorParallel(Stack& model, const TensorParallelPlan& plan, const ProcessGroups& groups,
                  RowCut group_rows = {});
   TensorParallel(const TensorParallel&) = delete;  // the model's transforms lead here
@@ -78,7 +79,8 @@ class TensorParallel {
   std::vector<std::unique_ptr<RankReduction>> reductions_;  // that the model calls
 };
 
-/// The rows of each sequence that rank `rank` has when all rows, one sequence after another, are cut into even_sizes().
+/// The rows of each sequence that rank `rank` has when all rows, one sequence after another, are cut into
+/// even_sizes().
 Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int64_t rank);
 
 }  // namespace nemocube

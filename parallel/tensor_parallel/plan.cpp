@@ -18,7 +18,8 @@ bool has_norm_after(const ModelConfig& config) {
          std::ranges::any_of(config.own_configs, [&](const auto& own) { return has(own.second); });
 }
 
-/// The usual rules, which match every module of the model: those of all kinds of blocks, by the names of the kinds.
+/// The usual rules, which match every module of the model: those of all kinds of blocks, by the names of the
+/// kinds.
 std::vector<TensorParallelRule> usual_rules(const ModelSetup& setup) {
   const ModelConfig& config = setup.config;
   std::vector<TensorParallelRule> rules;

@@ -13,8 +13,9 @@ using namespace nemocube::testing;
 namespace {
 namespace fs = std::filesystem;
 
-/// Puts a FIFO that nobody writes to, and then a device without end, in the place of `file`: each must be refused
-/// at once. A program that opens the FIFO as it would open a file waits here until the test's time is over.
+/// Puts a FIFO that nobody writes to, and then a device without end, in the place of `file`: each must be
+/// refused at once. A program that opens the FIFO as it would open a file waits here until the test's time is
+/// over.
 void check_special(const fs::path& dir, const std::string& file, const std::vector<std::string>& arguments) {
   CAPTURE(file);
   fs::remove(dir / file);

@@ -101,8 +101,8 @@ TEST_CASE("forward: on cuda, against golden logits, loss and gradients of Huggin
     check_golden(dir, on_cuda({program()}), {"--device", "cuda"}, f32);
 }
 
-// In this model the digits of the gate that bf16 does not hold choose experts: rounding them moves the logits by half of
-// their size.
+// In this model the digits of the gate that bf16 does not hold choose experts: rounding them moves the logits
+// by half of their size.
 TEST_CASE("forward: a bf16 model keeps its router in f32, as Hugging Face does") {
   check_golden(goldens / "f32_gate", {program()}, {}, of_bf16, "expected_bf16.safetensors");
 }
@@ -114,9 +114,10 @@ TEST_CASE("forward: on cuda, a bf16 model keeps its router in f32, as Hugging Fa
                "expected_bf16.safetensors");
 }
 
-// Both devices round to bf16 at the same places, up to second operands of products on tensor cores (scores, states), so
-// their errors against Hugging Face's f64 are of one size. Routers are left out of the small selection: where two experts
-// are nearly equal, rounding decides, and one device may choose another expert than f64 does.
+// Both devices round to bf16 at the same places, up to second operands of products on tensor cores (scores,
+// states), so their errors against Hugging Face's f64 are of one size. Routers are left out of the small
+// selection: where two experts are nearly equal, rounding decides, and one device may choose another expert
+// than f64 does.
 TEST_CASE("forward: on cuda in bf16, errors against Hugging Face are those of the CPU in bf16" *
           doctest::test_suite("cuda")) {
   if (!has_cuda_for_programs()) return;

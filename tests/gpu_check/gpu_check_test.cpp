@@ -13,7 +13,8 @@
 using namespace nemocube;
 using namespace nemocube::testing;
 
-// tools/gpu_check.sh and tools/gpu_report.sh, on machines without a GPU: programs of the names that the scripts call say something.
+// tools/gpu_check.sh and tools/gpu_report.sh, on machines without a GPU: programs of the names that the
+// scripts call say something.
 
 namespace {
 

@@ -23,7 +23,8 @@ struct GridCase {
 };
 std::string name_of(const GridCase& grid);
 
-/// A model of eight blocks that every case divides. Its two key-value heads and groups are fewer than four tp ranks.
+/// A model of eight blocks that every case divides. Its two key-value heads and groups are fewer than four tp
+/// ranks.
 ModelConfig grid_model();
 /// The same with sizes of their own in blocks of every kind, which every case divides as well.
 ModelConfig pruned_grid_model();
@@ -38,8 +39,8 @@ void share_norms(ModelConfig& config, std::int64_t stages);
 LoraAdapters adapters_of_all(const ModelSetup& config, DropoutPosition position);
 ParallelPlan plan_of(const GridCase& grid, const ModelSetup& config);
 
-/// The cases for this number of ranks that `wish` asks for: "" those with `always`, "cuda" those with `cuda`, "all" every
-/// one, any other text those whose names contain the text.
+/// The cases for this number of ranks that `wish` asks for: "" those with `always`, "cuda" those with `cuda`,
+/// "all" every one, any other text those whose names contain the text.
 std::vector<GridCase> grid_cases(std::int64_t ranks, const std::string& wish);
 
 }  // namespace nemocube::testing

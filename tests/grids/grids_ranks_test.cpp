@@ -26,8 +26,8 @@ namespace {
 
 constexpr int steps = 10;
 
-// Microbatch m of the `count` of a step. One has labels for a single token only. With `roomy`, half of the packed ones have
-// spare rows.
+// Microbatch m of the `count` of a step. One has labels for a single token only. With `roomy`, half of the
+// packed ones have spare rows.
 TokenBatch microbatch(int step, int m, int count, bool packed, bool roomy) {
   const auto seed = static_cast<std::uint64_t>(1000 * step + m);
   const std::vector<std::int64_t> lengths =
@@ -53,7 +53,8 @@ StepOptions step_options(int step) {
 
 OptimizerOptions optimizer_options() { return {.kind = OptimizerKind::sgd, .momentum = 0.9}; }
 
-// The global loss depends on which microbatches are under way at the same time, so several replicas do without.
+// The global loss depends on which microbatches are under way at the same time, so several replicas do
+// without.
 void add_auxiliary_losses(Stack& model, bool global) {
   for (MoeMixer* moe : model.moe_layers()) {
     moe->router().aux_loss_coef = 0.02;
@@ -85,8 +86,8 @@ struct Task {
   /// Half as many heads and longer chunks: the software GPU spends most of a step in the scans.
   bool short_scans = false;
   int microbatches = 8;  ///< of a step, over all replicas
-  /// The head's weight is that of the embeddings, blocks have a norm behind the mixer, and norms are of another
-  /// kind.
+  /// The head's weight is that of the embeddings, blocks have a norm behind the mixer, and norms are of
+  /// another kind.
   bool tied = false;
   bool shared_norm = false;           ///< the last two blocks work on the same rows
   std::int64_t shared_in_stages = 0;  ///< share_norms() for so many stages; 0: not called
@@ -230,8 +231,8 @@ std::string text_of(const std::map<std::string, std::int64_t>& waits) {
   return text;
 }
 
-/// Those that a step needs: for its result, and for the rows of experts on several ranks. The rows of all experts are
-/// all choices, however many fall on each.
+/// Those that a step needs: for its result, and for the rows of experts on several ranks. The rows of all
+/// experts are all choices, however many fall on each.
 std::map<std::string, std::int64_t> needed_waits(const OnGrid& ranks, const GridCase& c) {
   std::map<std::string, std::int64_t> waits{{"step result", 1}};
   const MtpTraining& mtp = ranks.model.choices().mtp;
@@ -265,7 +266,8 @@ void check_frozen(const Stack& model) {
   }
 }
 
-/// The first `count` steps on a grid of devices, and on one rank on the CPU. Weights are compared after all steps.
+/// The first `count` steps on a grid of devices, and on one rank on the CPU. Weights are compared after all
+/// steps.
 void compare_with_one_rank(const GridCase& c, Task task, double tolerance, Device device, int count) {
   task.short_scans = device.is_cuda();
   if (device.is_cuda() && c.grid.dp() * c.grid.pp <= 4) task.microbatches = 4;
@@ -358,8 +360,8 @@ TEST_CASE(
     }
 }
 
-// Grids take turns: of the kinds of each of these three cases one grid has some, the next the others. With NEMOCUBE_GRIDS=all
-// each grid has all.
+// Grids take turns: of the kinds of each of these three cases one grid has some, the next the others. With
+// NEMOCUBE_GRIDS=all each grid has all.
 TEST_CASE("grids: steps with frozen weights are those of one rank, and leave them as they are") {
   bool odd = false;
   for (const GridCase& c : wished_cases()) {
@@ -504,9 +506,9 @@ TEST_CASE("grids: steps with noise on the embeddings are those of one rank") {
   }
 }
 
-// Products and sums of a device have orders of their own: f32 differs by some 1e-7 of a value, which two steps raise. bf16
-// rounds each of the activations to 2^-9 of its value, and other sums round elsewhere: a loss is their mean, a gradient norm
-// multiplies the errors of all layers.
+// Products and sums of a device have orders of their own: f32 differs by some 1e-7 of a value, which two
+// steps raise. bf16 rounds each of the activations to 2^-9 of its value, and other sums round elsewhere: a
+// loss is their mean, a gradient norm multiplies the errors of all layers.
 TEST_CASE("grids: steps on grids of CUDA devices are those of one rank on the CPU" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;

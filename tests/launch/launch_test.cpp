@@ -33,7 +33,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// A machine of 4 devices, two on each of 2 NUMA nodes of 6 and 3 CPUs, for bind.sh: what taskset is asked for.
+/// A machine of 4 devices, two on each of 2 NUMA nodes of 6 and 3 CPUs, for bind.sh: what taskset is asked
+/// for.
 class FakeMachine {
  public:
   FakeMachine() {
@@ -342,8 +343,8 @@ TEST_CASE(
   CHECK(lost5.err == cat(rule, "\nPRTE has lost communication with a remote daemon.\n\nmore\n", rule, "\n"));
   CHECK(lost5.exit_code == 1);
 
-  // What ends a run reaches mpirun as SIGUSR1, which mpirun passes on to ranks that save. The script ends as if it had reached the
-  // run as it was.
+  // What ends a run reaches mpirun as SIGUSR1, which mpirun passes on to ranks that save. The script ends as
+  // if it had reached the run as it was.
   struct Stop {
     const char* release;
     int sent, exit_code;

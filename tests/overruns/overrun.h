@@ -1,10 +1,12 @@
 #pragma once
 
-/// What AddressSanitizer and UndefinedBehaviorSanitizer must report. Each library of a sanitized build holds mistakes of its own
-/// (library.cpp.in); main.cpp, which is compiled without sanitizers as test files are, makes them happen.
+/// What AddressSanitizer and UndefinedBehaviorSanitizer must report. Each library of a sanitized build holds
+/// mistakes of its own (library.cpp.in); main.cpp, which is compiled without sanitizers as test files are,
+/// makes them happen.
 namespace nemocube::overruns {
 
-/// An inline function of a library. A program that is not sanitized has a definition of its own, and must run the library's.
+/// An inline function of a library. A program that is not sanitized has a definition of its own, and must run
+/// the library's.
 [[gnu::noinline]] inline int element(const int* values, int index) { return values[index]; }
 
 #define NEMOCUBE_MISTAKES(library)                           \

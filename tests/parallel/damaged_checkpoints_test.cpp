@@ -10,7 +10,8 @@
 using namespace nemocube;
 using namespace nemocube::testing;
 
-// Checkpoints of several ranks that are damaged, or put together from others: what a run, inspect and convert say.
+// Checkpoints of several ranks that are damaged, or put together from others: what a run, inspect and convert
+// say.
 
 namespace {
 

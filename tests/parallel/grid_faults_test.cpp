@@ -12,7 +12,8 @@
 using namespace nemocube;
 using namespace nemocube::testing;
 
-// Faults of one rank of a grid in the middle of a step, while others wait for hidden states, tokens or parts of sums.
+// Faults of one rank of a grid in the middle of a step, while others wait for hidden states, tokens or parts
+// of sums.
 
 namespace {
 

@@ -47,7 +47,8 @@ void check_same_steps(const std::vector<Json>& got, const std::vector<Json>& wan
     }
 }
 
-/// A model directory as the recipe of Nemotron 3 Nano wants it: the pattern of its 52 blocks, but small and fresh.
+/// A model directory as the recipe of Nemotron 3 Nano wants it: the pattern of its 52 blocks, but small and
+/// fresh.
 void write_small_nano(const fs::path& directory) {
   const TestDir config;
   spit(config / "config.json",

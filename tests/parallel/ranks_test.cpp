@@ -177,8 +177,8 @@ TEST_CASE("ranks: a signal that one rank gets ends all after the same step, with
     CAPTURE(result.err);
     CHECK(result.exit_code == 128 + SIGTERM);
     CHECK(result.err.find("stopped by signal 15") != std::string::npos);
-    // The whole command: mpirun, its options, what stands before the program, the program, train and the recipe.
-    // mpirun of Open MPI 5 becomes prterun, whatever name it was called by.
+    // The whole command: mpirun, its options, what stands before the program, the program, train and the
+    // recipe. mpirun of Open MPI 5 becomes prterun, whatever name it was called by.
     const fs::path called = mpirun_program();
     const std::string launcher =
         open_mpi_release() < 5 ? called.string() : (called.parent_path() / "mpirun").string();

@@ -9,7 +9,8 @@
 
 namespace nemocube::testing {
 
-/// Checks that the logs of `got` say from step `first` on what those of `want` do, within this relative tolerance.
+/// Checks that the logs of `got` say from step `first` on what those of `want` do, within this relative
+/// tolerance.
 inline void check_same_runs(const std::filesystem::path& got, const std::filesystem::path& want,
                             double tolerance, std::int64_t first = 0) {
   for (const char* log : {"training.jsonl", "validation.jsonl"}) {

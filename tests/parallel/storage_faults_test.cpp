@@ -56,8 +56,8 @@ void check_intact(const fs::path& runs) {
   if (fs::is_symlink(runs / "LATEST")) CHECK(fs::exists(runs / "LATEST" / "state.json"));
 }
 
-// Kills a rank at every `stride`-th point from `first` on, until it is no longer killed, and resumes the run. Returns how
-// often it was killed.
+// Kills a rank at every `stride`-th point from `first` on, until it is no longer killed, and resumes the run.
+// Returns how often it was killed.
 int kill_and_resume(int rank, int first, int stride, const RunDir& dir, const fs::path& want,
                     const Words& settings) {
   const fs::path runs = dir / "straight";

@@ -49,7 +49,8 @@ inline void check_arguments(const TraceEvent& event) {
   }
 }
 
-/// Of one row, in the order of the file, which is that of their begins: each lies within those that are open, or behind them.
+/// Of one row, in the order of the file, which is that of their begins: each lies within those that are open,
+/// or behind them.
 inline void check_nesting(const std::vector<TraceEvent>& row) {
   std::vector<std::int64_t> open;  // ends
   std::int64_t begin = 0, wrong = 0;

@@ -9,14 +9,14 @@
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 
-/// Whole runs of the program on a CUDA device, for tests of doctest's suite "cuda". A test process that has a device
-/// itself starts them as they are; elsewhere they run on the software GPU of this build.
+/// Whole runs of the program on a CUDA device, for tests of doctest's suite "cuda". A test process that has a
+/// device itself starts them as they are; elsewhere they run on the software GPU of this build.
 namespace nemocube::testing {
 
 inline std::filesystem::path emulator_libraries() { return build_dir() / "cuda_emulator"; }
 
-/// Whether there is a device of either kind. The first call that finds none prints why tests are left out; with
-/// NEMOCUBE_TEST_CUDA=required in the environment it ends the process as failed.
+/// Whether there is a device of either kind. The first call that finds none prints why tests are left out;
+/// with NEMOCUBE_TEST_CUDA=required in the environment it ends the process as failed.
 inline bool has_cuda_for_programs() {
   static const bool has = [] {
     std::string reason = cuda::backend_missing();

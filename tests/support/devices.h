@@ -8,16 +8,17 @@
 
 namespace nemocube::testing {
 
-/// Whether the process has a CUDA device. The first call that finds none prints a line that says why the tests on
-/// CUDA devices are left out; with NEMOCUBE_TEST_CUDA=required in the environment it ends the process as failed.
+/// Whether the process has a CUDA device. The first call that finds none prints a line that says why the
+/// tests on CUDA devices are left out; with NEMOCUBE_TEST_CUDA=required in the environment it ends the
+/// process as failed.
 bool has_cuda();
 
 /// The CUDA device that tests use: the first, unless another one was named before.
 Device cuda_device();
 void use_cuda_device(Device device);
 
-/// The devices that a test of an operation runs on: the CPU, Device::guard, and a CUDA device where there is one. Tests that use it
-/// are in doctest's suite "cuda", which `make test-cuda` runs on the software GPU:
+/// The devices that a test of an operation runs on: the CPU, Device::guard, and a CUDA device where there is
+/// one. Tests that use it are in doctest's suite "cuda", which `make test-cuda` runs on the software GPU:
 ///     TEST_CASE("relu2: against the formula" * doctest::test_suite("cuda")) {
 ///       for (const Device device : test_devices()) {
 std::vector<Device> test_devices();

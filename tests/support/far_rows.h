@@ -3,8 +3,8 @@
 
 namespace nemocube::testing {
 
-/// The rows of x [rows, cols], on a device and so far apart that the last one lies behind 2^31 elements. What lies
-/// between them is never touched.
+/// The rows of x [rows, cols], on a device and so far apart that the last one lies behind 2^31 elements. What
+/// lies between them is never touched.
 inline Tensor far_rows(const Tensor& x, Device device) {
   const std::int64_t apart = ((std::int64_t{1} << 31) / (x.rows() - 1) + 8) / 8 * 8;
   const Tensor rows = Tensor::empty({x.rows(), apart}, x.dtype(), device).narrow(-1, 0, x.cols());

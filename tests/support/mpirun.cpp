@@ -25,8 +25,9 @@ std::string shell_text(const Words& words) {
   return text;
 }
 
-/// Where mpirun of Open MPI 5 has the directories of its jobs: a folder of this test program's own. The directory of
-/// a job whose mpirun was killed stays, and a later mpirun with the same process number would not start.
+/// Where mpirun of Open MPI 5 has the directories of its jobs: a folder of this test program's own. The
+/// directory of a job whose mpirun was killed stays, and a later mpirun with the same process number would
+/// not start.
 class JobDirectories {
  public:
   JobDirectories() : path_(std::filesystem::temp_directory_path() / cat("nemocube-jobs-", ::getpid())) {

@@ -4,13 +4,13 @@
 
 namespace nemocube::testing {
 
-/// mpirun and its options for `ranks` ranks on this machine, of one thread each, with more ranks than cores and as
-/// root allowed. The program and its arguments follow.
+/// mpirun and its options for `ranks` ranks on this machine, of one thread each, with more ranks than cores
+/// and as root allowed. The program and its arguments follow.
 std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& program);
 
-/// The same where the last rank runs another program, or the same one in another way ("env", "-C", ..). A shell
-/// looks at the rank's number and becomes the program. ":" would do, but the mpirun of Debian 13 crashes with it
-/// (open-mpi/ompi#13303).
+/// The same where the last rank runs another program, or the same one in another way ("env", "-C", ..). A
+/// shell looks at the rank's number and becomes the program. ":" would do, but the mpirun of Debian 13
+/// crashes with it (open-mpi/ompi#13303).
 std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& program,
                                 const std::vector<std::string>& program_of_last_rank);
 

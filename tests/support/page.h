@@ -50,8 +50,9 @@ inline std::string fault_of_attributes(std::string_view text, std::set<std::stri
 
 }  // namespace page_detail
 
-/// What is not well-formed in a page that is also XML below its first line: tags that do not match, attributes without
-/// quotes, characters < and & that are no markup, ids that come twice. Empty where nothing is.
+/// What is not well-formed in a page that is also XML below its first line: tags that do not match,
+/// attributes without quotes, characters < and & that are no markup, ids that come twice. Empty where nothing
+/// is.
 inline std::string fault_of_page(std::string_view page) {
   constexpr std::string_view doctype = "<!DOCTYPE html>\n";
   if (!page.starts_with(doctype)) return "no doctype";

@@ -2,9 +2,9 @@
 #include <filesystem>
 #include <string>
 
-/// Where the running test program is, and what lies around it. No path is compiled in, so that a compiler cache serves
-/// clones in other folders. An error throws Error, which names the file and what it lacks. All of these work in the
-/// initialisation of static objects too.
+/// Where the running test program is, and what lies around it. No path is compiled in, so that a compiler
+/// cache serves clones in other folders. An error throws Error, which names the file and what it lacks. All
+/// of these work in the initialisation of static objects too.
 namespace nemocube::testing {
 
 /// The build folder: that of the running program.

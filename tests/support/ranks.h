@@ -13,8 +13,8 @@ World& test_world();
 
 /// A decorator of long cases of test_comm, for the numbers of ranks where their paths differ:
 ///     TEST_CASE("checkpoints of ranks: .." * on_ranks({2, 8})) {
-/// doctest counts the case as skipped on other numbers of ranks. A case without the decorator runs on all, and so do all
-/// cases with NEMOCUBE_RANKS=all in the environment.
+/// doctest counts the case as skipped on other numbers of ranks. A case without the decorator runs on all,
+/// and so do all cases with NEMOCUBE_RANKS=all in the environment.
 doctest::skip on_ranks(std::initializer_list<int> numbers);
 
 }  // namespace nemocube::testing

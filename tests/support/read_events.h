@@ -104,7 +104,8 @@ inline std::vector<std::filesystem::path> event_files_in(const std::filesystem::
   return files;
 }
 
-/// What TensorBoard shows of a folder: the points of each tag, without those that a later start says are void.
+/// What TensorBoard shows of a folder: the points of each tag, without those that a later start says are
+/// void.
 using Points = std::map<std::int64_t, float>;
 inline std::map<std::string, Points> shown_points(const std::filesystem::path& folder) {
   std::map<std::string, Points> shown;

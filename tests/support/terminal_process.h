@@ -16,7 +16,8 @@ class TerminalProcess {
   TerminalProcess(const TerminalProcess&) = delete;
   TerminalProcess& operator=(const TerminalProcess&) = delete;
 
-  /// Everything written so far, once it holds `text` behind its first `from` bytes. Throws Error after a minute without it.
+  /// Everything written so far, once it holds `text` behind its first `from` bytes. Throws Error after a
+  /// minute without it.
   std::string wait_for(const std::string& text, std::size_t from = 0);
   void type(const std::string& keys) const;
   void resize(int columns, int rows) const;

@@ -70,7 +70,8 @@ TEST_CASE(
   CHECK(json["loss_first"].get<double>() == doctest::Approx(std::log(2048)).epsilon(0.01));
 }
 
-// The rate stays that of the optimizer, and large gradients are not cut: what a training run without these does.
+// The rate stays that of the optimizer, and large gradients are not cut: what a training run without these
+// does.
 TEST_CASE("benchmark: steps are those of training without schedule and clipping") {
   const BenchmarkDir dir;
   const Words common{"optimizer.lr=0.05", "dataset.num_samples=40"};

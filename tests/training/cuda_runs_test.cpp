@@ -34,7 +34,8 @@ Words train(const Words& overrides = {}) {
   return words;
 }
 
-/// The same on two ranks, which share the devices there are; on the software GPU `devices` of them, and the seed is theirs.
+/// The same on two ranks, which share the devices there are; on the software GPU `devices` of them, and the
+/// seed is theirs.
 ProcessResult on_two_ranks(const fs::path& dir, int devices, const Words& words) {
   const Words sharing = plus({program()}, plus(words, {"--share-device"}));
   const ProcessResult ended =

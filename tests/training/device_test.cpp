@@ -95,8 +95,8 @@ TEST_CASE("device: without --device no CUDA library is loaded") {
   CHECK(run.err.find("libcudart") == std::string::npos);
 }
 
-// On the software GPU, also where the test itself runs on none. Operations that are mostly products are left out:
-// make kernel-report counts them.
+// On the software GPU, also where the test itself runs on none. Operations that are mostly products are left
+// out: make kernel-report counts them.
 TEST_CASE("device: operations on the software GPU move what they must, without bank conflicts and spills" *
           doctest::test_suite("cuda")) {
   if (!cuda::backend_missing().empty() ||

@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Validations every second step, whose loss rises from the first one on: the learning rate is far too high. Checkpoints
-/// after steps 4 and 9 are validated as well.
+/// Validations every second step, whose loss rises from the first one on: the learning rate is far too high.
+/// Checkpoints after steps 4 and 9 are validated as well.
 const Words stopping{"early_stopping.patience=3",
                      "step_scheduler.val_every_steps=2",
                      "step_scheduler.max_steps=24",
@@ -105,7 +105,8 @@ TEST_CASE("early stopping: a resumed run counts on, wherever it was interrupted"
   CAPTURE(straight.err);
   REQUIRE(straight.exit_code == 0);
   const std::string last = fs::canonical(dir / "straight" / "LATEST").filename();
-  // A checkpoint is due after step 4 without the validation of an interval, and its losses come after its state.
+  // A checkpoint is due after step 4 without the validation of an interval, and its losses come after its
+  // state.
   std::size_t resumed_runs = 0;
   for (const auto& entry : fs::directory_iterator(dir / "straight")) {
     const std::string name = entry.path().filename();
@@ -156,7 +157,8 @@ TEST_CASE("early stopping: the loss has to fall by more than min_delta, in the s
 
 TEST_CASE("early stopping: the ranks end together, after the step at which one rank ends") {
   const RunDir dir;
-  // No loss falls by 1000, on any layout: the validations after steps 3, 4 and 5 are no better than that after step 1.
+  // No loss falls by 1000, on any layout: the validations after steps 3, 4 and 5 are no better than that
+  // after step 1.
   const Words steady = plus(stopping, {"early_stopping.min_delta=1000", "optimizer.lr=0.001"});
   const Words on_two = RunDir::train_command(plus(steady, {"checkpoint.checkpoint_dir=two"}));
   const ProcessResult one = dir.train(steady);

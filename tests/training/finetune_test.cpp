@@ -42,7 +42,8 @@ class FinetuneDir : public RunDir {
   }
 };
 
-/// A file of weights with a bit of each 512th byte of its second half changed, as training changes weights all over.
+/// A file of weights with a bit of each 512th byte of its second half changed, as training changes weights
+/// all over.
 std::string with_other_weights(std::string bytes) {
   for (std::size_t i = bytes.size() - 1; i > bytes.size() / 2; i -= 512)
     bytes[i] = static_cast<char>(bytes[i] ^ 1);
@@ -96,7 +97,8 @@ TEST_CASE("finetune: a run with adapters resumes with its bits, and its checkpoi
         std::string::npos);
   CHECK_FALSE(fs::exists(dir / "other"));
 
-  // From another place the adapter still means the same model, and damage of its file is seen before anything is written.
+  // From another place the adapter still means the same model, and damage of its file is seen before anything
+  // is written.
   fs::create_directories(dir / "elsewhere");
   const ProcessResult elsewhere =
       run_process({program(), "convert", "../straight", "merged", "--merge"}, dir / "elsewhere");

@@ -38,8 +38,8 @@ ProcessResult die_at(int point, const fs::path& dir, const Words& more = {}) {
   return run_process(words, dir);
 }
 
-// Everything in a checkpoint directory but what depends on clocks, and on how often a run was killed (its history): names,
-// links, checkpoints, logs.
+// Everything in a checkpoint directory but what depends on clocks, and on how often a run was killed (its
+// history): names, links, checkpoints, logs.
 std::map<std::string, std::string> state_of(const fs::path& runs) {
   std::map<std::string, std::string> state;
   for (const std::string& name : names_in(runs)) {

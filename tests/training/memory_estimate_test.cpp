@@ -66,7 +66,8 @@ Measured measured(const std::vector<std::string>& arguments) {
   return {most, static_cast<std::int64_t>(occurrences(result.err, "oneDNN: new product"))};
 }
 
-/// Products of oneDNN 3 take more than twice as much as those of 2.6. What --check allows for is those of a longer run.
+/// Products of oneDNN 3 take more than twice as much as those of 2.6. What --check allows for is those of a
+/// longer run.
 constexpr bool products_are_large = DNNL_VERSION_MAJOR >= 3;
 std::int64_t unused_products(std::int64_t prepared) {
   return products_are_large ? cpu::onednn_plan_bytes(DType::f32, false) *

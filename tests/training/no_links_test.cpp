@@ -1,5 +1,5 @@
-// A run on a file system without symbolic links (tests/support/preload/die_at.cpp): LATEST and LOWEST_VAL are small files, and all
-// that follows them finds the same checkpoint.
+// A run on a file system without symbolic links (tests/support/preload/die_at.cpp): LATEST and LOWEST_VAL are
+// small files, and all that follows them finds the same checkpoint.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Unpacked rows of several lengths, two in a forward pass, without losses that depend on which rows are together.
+/// Unpacked rows of several lengths, two in a forward pass, without losses that depend on which rows are
+/// together.
 const Words rows{"packed_sequence.packed_sequence_size=0",
                  "dataset.limit_dataset_samples=32",
                  "step_scheduler.max_steps=4",

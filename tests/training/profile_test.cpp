@@ -61,7 +61,8 @@ bool all_within(const Events& inner, const Events& outer) {
   });
 }
 
-/// What is done by the thread of a step, one after another, does not take longer than the step, and passes and blocks lie in it.
+/// What is done by the thread of a step, one after another, does not take longer than the step, and passes
+/// and blocks lie in it.
 void check_parts(const Events& events, std::int64_t rank, std::int64_t first, std::int64_t count) {
   const Events steps = of(events, "step", rank);
   REQUIRE(std::ssize(steps) == count);
@@ -167,7 +168,8 @@ TEST_CASE("profile: four ranks of a pipeline in one trace, with every collective
     CHECK(other["events"][r] == own.size());
     CHECK(other["dropped_events"][r] == 0);
     check_parts(own, rank, 2, 3);
-    // Two microbatches through two chunks of each rank; the last stages do their backward passes in two parts, or at once.
+    // Two microbatches through two chunks of each rank; the last stages do their backward passes in two
+    // parts, or at once.
     const Events passes = of(own, "pipeline", rank);
     CHECK(count_named(passes, "forward") == 2 * 2 * 3);
     CHECK(count_named(passes, "backward") - count_named(passes, "backward weight") == 2 * 2 * 3);

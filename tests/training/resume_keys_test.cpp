@@ -8,8 +8,8 @@
 using namespace nemocube;
 using namespace nemocube::testing;
 
-// The keys of `checkpoint` that say what a run takes from a checkpoint. Without them it goes on with the same bits
-// (resume_test.cpp).
+// The keys of `checkpoint` that say what a run takes from a checkpoint. Without them it goes on with the same
+// bits (resume_test.cpp).
 
 namespace {
 

@@ -8,7 +8,8 @@
 using namespace nemocube;
 using namespace nemocube::testing;
 
-// What the rows of a run are made of: data files, tokenizer, chat templates, and the moment that templates show.
+// What the rows of a run are made of: data files, tokenizer, chat templates, and the moment that templates
+// show.
 
 namespace {
 

@@ -112,8 +112,8 @@ inline std::vector<std::string> repeatable(const std::filesystem::path& log) {
   return lines;
 }
 
-/// Contents of the files of a checkpoint by relative path, but for what tells of its history: the recipe, which
-/// names directories, the origin in the state, and the checksums of both.
+/// Contents of the files of a checkpoint by relative path, but for what tells of its history: the recipe,
+/// which names directories, the origin in the state, and the checksums of both.
 inline std::map<std::string, std::string> contents(const std::filesystem::path& checkpoint) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(checkpoint))

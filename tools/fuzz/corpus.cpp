@@ -1,5 +1,5 @@
-// Writes the inputs that a fuzzer begins with, made of the goldens, and a dictionary of their words, which the
-// fuzzer puts into others: corpus SOURCE FUZZER LONGEST FOLDER writes inputs of at most LONGEST bytes to
+// Writes the inputs that a fuzzer begins with, made of the goldens, and a dictionary of their words, which
+// the fuzzer puts into others: corpus SOURCE FUZZER LONGEST FOLDER writes inputs of at most LONGEST bytes to
 // FOLDER/corpus, and FOLDER/dictionary.
 #include <cctype>
 #include <cstdio>
@@ -27,7 +27,8 @@ Inputs files(const fs::path& folder, std::string_view end) {
   return inputs;
 }
 
-/// A document without what no reader looks at: members that are null, and a tokenizer's way to join two texts.
+/// A document without what no reader looks at: members that are null, and a tokenizer's way to join two
+/// texts.
 Json shortened(const Json& value) {
   if (!value.is_structured()) return value;
   Json kept = value.is_array() ? Json::array() : Json::object();

@@ -10,7 +10,8 @@ using namespace nemocube;
 
 namespace {
 
-/// A conversation with what templates read. The variable `nul` holds a byte that templates cannot write themselves.
+/// A conversation with what templates read. The variable `nul` holds a byte that templates cannot write
+/// themselves.
 Chat conversation() {
   Chat chat;
   chat.messages = parse_json(R"([

@@ -1,4 +1,5 @@
-// The index of Megatron's token files, and samples of them. Input: a file .idx; the file .bin beside it has 4,096 bytes.
+// The index of Megatron's token files, and samples of them. Input: a file .idx; the file .bin beside it has
+// 4,096 bytes.
 #include "data/megatron/megatron_dataset.h"
 #include "tools/fuzz/fuzz.h"
 

@@ -1,4 +1,5 @@
-// The reader of safetensors headers. Input: the beginning of a file, up to the end of its header; 4,096 bytes of tensors follow.
+// The reader of safetensors headers. Input: the beginning of a file, up to the end of its header; 4,096 bytes
+// of tensors follow.
 #include <cstring>
 
 #include "data/safetensors/format.h"

@@ -170,8 +170,8 @@ std::vector<Operation> operations(const std::vector<std::string>& names) {
   return chosen;
 }
 
-/// Each set of ranks under its first name. A set may have one rank here and several elsewhere in the grid, but
-/// groups of one name have one size, so all ranks choose the same names.
+/// Each set of ranks under its first name. A set may have one rank here and several elsewhere in the grid,
+/// but groups of one name have one size, so all ranks choose the same names.
 std::vector<std::string> distinct(const ProcessGroups& groups) {
   std::vector<std::string> names;
   std::set<std::vector<int>> seen;

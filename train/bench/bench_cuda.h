@@ -31,18 +31,19 @@ struct CudaRates {
   double bytes_per_second = 0;  ///< of device memory: a copy's bytes, read and written
   double flops_per_second = 0;  ///< of a large product with operands of the dtype
 };
-/// The best of ten copies of 1 GiB and of ten products of 8192 x 8192 x 8192 with random operands; `small`: of sizes that take
-/// microseconds and say little.
+/// The best of ten copies of 1 GiB and of ten products of 8192 x 8192 x 8192 with random operands; `small`:
+/// of sizes that take microseconds and say little.
 CudaRates measure_cuda_rates(DType dtype, bool small);
 
-/// Runs cases on the CUDA device: each is called once to warm up, verified, and measured. On a device a measurement
-/// is the time of a call, beside its floor: the larger of its bytes and its operations at the measured rates. With
-/// `cold` the L2 is emptied before each call, which is timed by events of the device; without, calls follow one another,
-/// and operands that fit stay in the L2, so that a time can be below the floor. Under tools/cuda_emulator, whose times
-/// say nothing, a measurement is what the emulator counted in one call. Prints a table, or with `json` one object a
-/// line: the device, then each case. With `markdown`, which the emulator alone can fill, it prints a section for each
-/// case (kernel_report.h) of its second call, and verifies nothing; `cases` then names a file that a line is added to
-/// for each (counted_cases.h). Returns whether all cases verified.
+/// Runs cases on the CUDA device: each is called once to warm up, verified, and measured. On a device a
+/// measurement is the time of a call, beside its floor: the larger of its bytes and its operations at the
+/// measured rates. With `cold` the L2 is emptied before each call, which is timed by events of the device;
+/// without, calls follow one another, and operands that fit stay in the L2, so that a time can be below the
+/// floor. Under tools/cuda_emulator, whose times say nothing, a measurement is what the emulator counted in
+/// one call. Prints a table, or with `json` one object a line: the device, then each case. With `markdown`,
+/// which the emulator alone can fill, it prints a section for each case (kernel_report.h) of its second call,
+/// and verifies nothing; `cases` then names a file that a line is added to for each (counted_cases.h).
+/// Returns whether all cases verified.
 class BenchCuda {
  public:
   BenchCuda(const BenchCudaOptions& options, std::ostream& out);

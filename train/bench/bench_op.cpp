@@ -29,7 +29,8 @@ struct Result {
   Floor floor;
 };
 
-/// Writes more memory than the caches hold, with all threads, so that operands of the next call come from memory.
+/// Writes more memory than the caches hold, with all threads, so that operands of the next call come from
+/// memory.
 class CacheFlush {
  public:
   explicit CacheFlush(const Machine& machine)

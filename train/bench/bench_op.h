@@ -33,7 +33,8 @@ struct BenchOpOptions {
 /// first, then {"op": .., ..} for each case. Returns false when a case failed its verification. Throws Error
 /// when no case matches `op` and `variant`; the message lists the operations, or the variants of the
 /// operation.
-/// On Device::cuda only the operations with CUDA kernels are benched; see BenchCuda for what is measured then.
+/// On Device::cuda only the operations with CUDA kernels are benched; see BenchCuda for what is measured
+/// then.
 bool bench_op(const BenchOpOptions& options, std::ostream& out);
 /// The operations that `op` stands for: itself, or all that have benchmarks when empty.
 std::vector<std::string_view> benched_operations(const std::string& op);

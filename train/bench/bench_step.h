@@ -39,8 +39,8 @@ struct BenchStepResult {
   std::int64_t peak_bytes = 0;       ///< largest resident size of the process so far
   std::int64_t tensor_peak_bytes = 0;  ///< on the device of the model
   double loss_first = 0, loss_last = 0;
-  /// Of one rank, per step of those that the median is taken over. Collectives run beside the computation, so the
-  /// three need not add up to the step.
+  /// Of one rank, per step of those that the median is taken over. Collectives run beside the computation, so
+  /// the three need not add up to the step.
   struct RankTimes {
     double compute = 0;      ///< the step without waiting for a collective's result
     double collectives = 0;  ///< in which this rank sent, received or added; by NCCL, or waited for others

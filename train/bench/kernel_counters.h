@@ -41,7 +41,8 @@ struct KernelCounters {
   std::vector<KernelCount> kernels;  ///< each alone, in the order of their names
 };
 
-/// The file that the emulator writes its counters to: environment variable CUDA_EMULATOR_COUNTERS; absent on a device.
+/// The file that the emulator writes its counters to: environment variable CUDA_EMULATOR_COUNTERS; absent on
+/// a device.
 std::optional<std::filesystem::path> kernel_counters_file();
 
 /// Reads the emulator's JSON. Throws Error naming the file when it is not what the emulator writes.

@@ -93,7 +93,8 @@ class Costs {
   }
   void add(const Cost& cost) { list_.push_back(cost); }
 
-  /// Up and down of all experts. Both have the same operations and bytes as the case counted, but for its number of rows.
+  /// Up and down of all experts. Both have the same operations and bytes as the case counted, but for its
+  /// number of rows.
   void grouped() {
     const double rows = tokens() * chosen_experts / expert_count;
     const double row_bytes = bf16_bytes * (hidden + expert_width), weight = hidden * expert_width;
@@ -114,8 +115,8 @@ class Costs {
                          stretch > 1 ? least.bound : k.bound});
     }
   }
-  /// Products of bf16 terms (ops/matmul/matmul_kernels.h): with three of the weight, whose products are added then; with six
-  /// of the gradient and the weight; with three of the gradient.
+  /// Products of bf16 terms (ops/matmul/matmul_kernels.h): with three of the weight, whose products are added
+  /// then; with six of the gradient and the weight; with three of the gradient.
   void gate() {
     const double t = tokens(), weight = hidden * expert_count, flops = 2 * t * weight,
                  peak = o_.rates.tensor_flops, x = bf16_bytes * t * hidden, logits = t * expert_count;

@@ -6,8 +6,8 @@
 #include "train/bench/counted_cases.h"
 #include "train/bench/kernel_report.h"
 
-/// What a training step of Nemotron 3 Nano could take on an H100, from counted kernels and from the bytes and operations of
-/// matrix products. Nothing of it is measured.
+/// What a training step of Nemotron 3 Nano could take on an H100, from counted kernels and from the bytes and
+/// operations of matrix products. Nothing of it is measured.
 namespace nemocube {
 
 struct EstimateOptions {
@@ -25,14 +25,15 @@ struct Cost {
   std::string bound;
 };
 
-/// A matrix product [tokens, in] x [in, out] and its two gradients. Each takes the longer of its bytes (bf16; a weight's
-/// gradient is f32, read and written) and of its operations at product_fraction of the peak.
+/// A matrix product [tokens, in] x [in, out] and its two gradients. Each takes the longer of its bytes (bf16;
+/// a weight's gradient is f32, read and written) and of its operations at product_fraction of the peak.
 Cost linear_products(const std::string& layer, double tokens, double in, double out,
                      const EstimateOptions& o);
 
-/// 'M', 'E' and '*' of hybrid_override_pattern, with residual addition and norm, forward and backward, all experts on the rank
-/// and chosen equally often. Counted kernels grow with the tokens, those of attention with the pairs of query and key. Grouped
-/// products are kernels: they take the longer of what was counted and of linear_products(). Throws std::logic_error for other letters.
+/// 'M', 'E' and '*' of hybrid_override_pattern, with residual addition and norm, forward and backward, all
+/// experts on the rank and chosen equally often. Counted kernels grow with the tokens, those of attention
+/// with the pairs of query and key. Grouped products are kernels: they take the longer of what was counted
+/// and of linear_products(). Throws std::logic_error for other letters.
 std::vector<Cost> costs_of_block(char kind, const CountedCases& counted, const EstimateOptions& o = {});
 /// Embedding, last norm, head and loss, forward and backward.
 std::vector<Cost> costs_of_ends(const CountedCases& counted, const EstimateOptions& o = {});
@@ -48,7 +49,8 @@ std::vector<Cost> costs_of_pattern(std::string_view pattern, const CountedCases&
 inline constexpr std::string_view nano_slice = "MEMEM*EM";
 inline constexpr std::string_view nano_pattern = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
 
-/// The section of docs/kernels.md: a table of the slice's kernels, the whole model, tokens a second beside published figures.
+/// The section of docs/kernels.md: a table of the slice's kernels, the whole model, tokens a second beside
+/// published figures.
 std::string nano_estimate(const CountedCases& counted, const EstimateOptions& o = {});
 
 }  // namespace nemocube

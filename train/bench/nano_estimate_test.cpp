@@ -58,8 +58,8 @@ TEST_CASE("bench nano: products take the longer of bytes and operations") {
   o.product_fraction = 0.5;
   o.rates.dram_bytes = 1e12;
   o.rates.tensor_flops = 1e15;
-  // Operations: 2 * 1000 * 2000 * 3000 at half of the peak, 24 us. Bytes: rows 10 MB, the weight 12 MB, 22 us; of the
-  // weight's gradient 48 MB, 58 us.
+  // Operations: 2 * 1000 * 2000 * 3000 at half of the peak, 24 us. Bytes: rows 10 MB, the weight 12 MB, 22
+  // us; of the weight's gradient 48 MB, 58 us.
   const Cost cost = linear_products("layer", 1000, 2000, 3000, o);
   CHECK(cost.seconds == doctest::Approx(24e-6 + 24e-6 + 58e-6));
   CHECK(cost.bound == "operations, DRAM");
@@ -74,9 +74,9 @@ TEST_CASE("bench nano: counted kernels grow to the tokens of the estimate") {
   CHECK(microseconds_of(costs_of_block('M', counted, o)) == doctest::Approx(2 + 4 + 8 + 16));
   // Norm, and pairs of query and key: 64 * 65 / 2 = 2080 over 4 * 5 / 2 = 10 and 9 * 10 / 2 = 45.
   CHECK(microseconds_of(costs_of_block('*', counted, o)) == doctest::Approx(2 + 208 + 2080.0 / 45));
-  // Norm 2; router 1 + 2; rows in order 1 + 2 + 4. Three rows for each of 128 experts, in two layers: 256 times the case
-  // of three rows, 128 times that of six, 128 times that of two experts with three rows each. Relu2 of 6 * 1856 + 3712
-  // columns, which are four times 3712: 4 * 64 / 4 and 4 * 64 / 8.
+  // Norm 2; router 1 + 2; rows in order 1 + 2 + 4. Three rows for each of 128 experts, in two layers: 256
+  // times the case of three rows, 128 times that of six, 128 times that of two experts with three rows each.
+  // Relu2 of 6 * 1856 + 3712 columns, which are four times 3712: 4 * 64 / 4 and 4 * 64 / 8.
   CHECK(microseconds_of(costs_of_block('E', counted, o)) ==
         doctest::Approx(2 + 3 + 7 + 256 + 128 + 128 + 64 + 32));
   // Embedding 1, norm 2, loss 4.

@@ -10,7 +10,8 @@
 
 namespace nemocube {
 
-/// A step as the software GPU estimates that GPUs would take for it (tools/cuda_emulator/timeline/TIMELINE.md). All in seconds.
+/// A step as the software GPU estimates that GPUs would take for it
+/// (tools/cuda_emulator/timeline/TIMELINE.md). All in seconds.
 struct StepTimeline {
   double seconds = 0;        ///< of the step
   double exposed = 0;        ///< more than with communication that takes no time
@@ -25,8 +26,9 @@ struct StepTimeline {
   };
   std::vector<DeviceSeconds> ranks;
 
-  /// Of a pipeline: the share of its ranks' time, between the first pass and the last, in which they compute nothing; and the same
-  /// by the simulation of its schedule (parallel/schedule/simulate.h) with the mean times of each stage's passes.
+  /// Of a pipeline: the share of its ranks' time, between the first pass and the last, in which they compute
+  /// nothing; and the same by the simulation of its schedule (parallel/schedule/simulate.h) with the mean
+  /// times of each stage's passes.
   struct Bubble {
     double share = 0, of_schedule = 0;
   };

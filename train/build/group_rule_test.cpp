@@ -31,8 +31,8 @@ TEST_CASE("group rule: the first matching entry counts, the rest keeps factors o
 
 TEST_CASE("group rule: a pattern that changes nothing is an error that says what names look like") {
   const ParameterStore store(tiny_config("ME"), DType::f32, Device::cpu);
-  // The first is misspelt. The second is Hugging Face's name of backbone.embeddings.weight, and only our names
-  // count. The third is the name of a buffer, which has no learning rate.
+  // The first is misspelt. The second is Hugging Face's name of backbone.embeddings.weight, and only our
+  // names count. The third is the name of a buffer, which has no learning rate.
   for (const char* pattern : {"in_porj", "^model\\.embed_tokens", "e_score_correction_bias"}) {
     CAPTURE(pattern);
     CHECK_THROWS_WITH_AS(group_rule(with({{"norm", 1, 0}, {pattern, 1, 0}}), store),

@@ -10,8 +10,10 @@ namespace nemocube {
 /// What a recipe says about multi-token prediction of a model whose config.json is `config`. `stored`: depths
 /// of which the files have weights; nothing for fresh weights, and where one depth is asked for.
 ///
-///     depths           model.num_nextn_predict_layers; absent: those of config.json where a scaling factor is given, else 0
-///     repeated         model.mtp_use_repeated_layer; absent: true for one stored depth, false for as many as are asked for
+///     depths           model.num_nextn_predict_layers; absent: those of config.json where a scaling factor
+///                      is given, else 0
+///     repeated         model.mtp_use_repeated_layer; absent: true for one stored depth, false for as many as
+///                      are asked for
 ///     scaling_factor   mtp.scaling_factor, else model.mtp_loss_scaling_factor, else 0.1
 ///
 /// Of files with several depths one may be asked for: that is the first, and the others are carried as they

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::int64_t most_rows = std::int64_t{1} << 21;  // that are looked at in the order of a run
 
-// Of a packed row, whose documents only the row itself tells; of as many rows as tell the rest of the data set.
+// Of a packed row, whose documents only the row itself tells; of as many rows as tell the rest of the data
+// set.
 std::int64_t most_documents_of_row(const Dataset& dataset) {
   constexpr std::int64_t rows = 256;
   std::size_t most = 1;

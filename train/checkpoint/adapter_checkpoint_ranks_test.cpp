@@ -123,9 +123,9 @@ TEST_CASE(
   train_save_resume(data_parallel(ZeroLevel::parameters), {DType::bf16}, Device::guard);
 }
 
-// The files of adapters are the same on all layouts, and the tests of whole models load those of the optimizer from any
-// layout to any other. So a checkpoint in f32 goes to its own layout and to one half of the list away, one in bf16 to the
-// layouts that follow these two.
+// The files of adapters are the same on all layouts, and the tests of whole models load those of the
+// optimizer from any layout to any other. So a checkpoint in f32 goes to its own layout and to one half of
+// the list away, one in bf16 to the layouts that follow these two.
 TEST_CASE("adapter checkpoints of ranks: each layout takes over those of several others, with every bit" *
           on_ranks({3, 4})) {
   const std::vector<GridCase> layouts = grids();

@@ -49,8 +49,8 @@ std::string on_disk(Communicator* ranks, const std::function<std::string()>& wor
   });
 }
 
-/// PEFT's directory: the adapters, the record of their base, the tokenizer's files, and the ids that end a text
-/// (generation_config.json, which other programs look for in the base alone).
+/// PEFT's directory: the adapters, the record of their base, the tokenizer's files, and the ids that end a
+/// text (generation_config.json, which other programs look for in the base alone).
 FileSums save_adapters(const fs::path& directory, const Snapshot& snapshot, ExpertForm experts,
                        Communicator* ranks) {
   PeftWriteOptions options;

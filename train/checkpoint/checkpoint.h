@@ -32,11 +32,12 @@
 /// A checkpoint is written under a temporary name and renamed when every byte is durable, so a directory with
 /// the final name is always complete.
 ///
-/// On several ranks each one writes and reads what it owns, straight from and into its memory, so checkpoint_dir
-/// must be seen by all (train/checkpoint/shared_directory.h). All check equal parts of the files for damage. Rank 0 does
-/// everything else. All ranks call each function together, and with the same arguments unless a function says otherwise;
-/// all get the same result or all throw, with the text of the rank that failed (parallel/comm/together.h). Ranks wait for
-/// the slowest, which may take long: see StorageTime.
+/// On several ranks each one writes and reads what it owns, straight from and into its memory, so
+/// checkpoint_dir must be seen by all (train/checkpoint/shared_directory.h). All check equal parts of the
+/// files for damage. Rank 0 does everything else. All ranks call each function together, and with the same
+/// arguments unless a function says otherwise; all get the same result or all throw, with the text of the
+/// rank that failed (parallel/comm/together.h). Ranks wait for the slowest, which may take long: see
+/// StorageTime.
 namespace nemocube {
 
 class Checkpoints {
@@ -44,17 +45,18 @@ class Checkpoints {
   /// `world`: the ranks of the run; null for one rank. Does not communicate.
   Checkpoints(const CheckpointSection& section, std::string resolved_recipe, World* world = nullptr,
               const RankLayout& layout = {});
-  /// Waits for the saves that have begun, also while an exception unwinds the stack, because the save threads of the other
-  /// ranks need this one's; then not for longer than ranks wait for messages.
+  /// Waits for the saves that have begun, also while an exception unwinds the stack, because the save threads
+  /// of the other ranks need this one's; then not for longer than ranks wait for messages.
   ~Checkpoints();
 
   /// Writes a checkpoint, moves LATEST to it and prunes old checkpoints. The first save() after a load()
   /// moves the checkpoints of steps after the loaded one to abandoned/: they belong to a branch that this run
   /// has left. Returns the directory of the new checkpoint.
   ///
-  /// With the key is_async the tensors that this rank writes are copied to memory of the host, and a thread writes the copy
-  /// while training goes on, beside the collectives of training (World::background_group()). Then a save() first waits for
-  /// what the one before it has begun. One checkpoint at a time, in the order of the calls, as without the key.
+  /// With the key is_async the tensors that this rank writes are copied to memory of the host, and a thread
+  /// writes the copy while training goes on, beside the collectives of training (World::background_group()).
+  /// Then a save() first waits for what the one before it has begun. One checkpoint at a time, in the order
+  /// of the calls, as without the key.
   std::filesystem::path save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state);
 
   /// Writes the validation losses of a saved step, by name of the set, into the checkpoint. Then points
@@ -69,8 +71,8 @@ class Checkpoints {
     std::int64_t bytes = 0;  ///< of all files; 0 on other ranks than rank 0
     double seconds = 0;      ///< that writing took
   };
-  /// Those of save() that this function has not returned before, in their order, on this rank alone. Throws the Error of
-  /// a save() that has failed.
+  /// Those of save() that this function has not returned before, in their order, on this rank alone. Throws
+  /// the Error of a save() that has failed.
   std::vector<Published> take_published();
   /// Waits until all that was begun is done. Throws the Error of what failed. Does not communicate.
   void finish();
@@ -84,20 +86,21 @@ class Checkpoints {
   /// exist.
   std::optional<std::filesystem::path> find() const;
 
-  /// RunState::moment of a checkpoint, on every rank; nothing where it has none or cannot be read, which load() reports.
+  /// RunState::moment of a checkpoint, on every rank; nothing where it has none or cannot be read, which
+  /// load() reports.
   std::optional<Moment> moment_of(const std::filesystem::path& checkpoint) const;
 
-  /// Reads a checkpoint of any layout and dtype into a model and optimizer of the same kind (restore_tensors()); in the
-  /// same dtype every bit is as it was at save(). Of several ranks each reads Parameter::own; call
-  /// DataParallel::spread_values() afterwards. Rank 0 logs which other layout the checkpoint comes from. The keys load_optim,
-  /// load_scheduler and finetune leave out what they name, in the returned state as well.
-  /// Errors name the file and what in the file is damaged, missing, unexpected or of another shape. For a
-  /// damaged checkpoint they also name the newest intact one before it.
+  /// Reads a checkpoint of any layout and dtype into a model and optimizer of the same kind
+  /// (restore_tensors()); in the same dtype every bit is as it was at save(). Of several ranks each reads
+  /// Parameter::own; call DataParallel::spread_values() afterwards. Rank 0 logs which other layout the
+  /// checkpoint comes from. The keys load_optim, load_scheduler and finetune leave out what they name, in the
+  /// returned state as well. Errors name the file and what in the file is damaged, missing, unexpected or of
+  /// another shape. For a damaged checkpoint they also name the newest intact one before it.
   RunState load(const std::filesystem::path& checkpoint, Stack& model, Optimizer& optimizer);
 
-  /// Removes checkpoints beyond max_recent_checkpoints. save() does so too; a run that resumes calls prune() for
-  /// the save that a kill may have ended before this. Does nothing where the checkpoint loaded last lies elsewhere
-  /// or has later ones beside it.
+  /// Removes checkpoints beyond max_recent_checkpoints. save() does so too; a run that resumes calls prune()
+  /// for the save that a kill may have ended before this. Does nothing where the checkpoint loaded last lies
+  /// elsewhere or has later ones beside it.
   void prune() const;
 
   /// How many checkpoints the next save() moves to abandoned/. Only for rank 0.

@@ -59,7 +59,8 @@ std::optional<double> noted_loss(const fs::path& checkpoint, const std::string& 
   return std::nullopt;
 }
 
-// Whether a run makes temporary files or folders for this name: links, logs, checkpoints, pruned ones, tokens.
+// Whether a run makes temporary files or folders for this name: links, logs, checkpoints, pruned ones,
+// tokens.
 bool is_of_a_run(const std::string& name) {
   const bool log = name.starts_with("training.jsonl") ||
                    (name.starts_with("validation") && name.find(".jsonl") != name.npos);

@@ -15,8 +15,8 @@
 /// After every rename each checkpoint is still complete under some name.
 namespace nemocube {
 
-/// The validation losses, by name of the set, that the logs hold for the step of a published checkpoint with this
-/// serial.
+/// The validation losses, by name of the set, that the logs hold for the step of a published checkpoint with
+/// this serial.
 using LoggedLosses = std::function<std::map<std::string, double>(const std::filesystem::path& checkpoint,
                                                                  std::int64_t serial)>;
 
@@ -53,9 +53,10 @@ class CheckpointFolder {
   /// newest checkpoint, and the links. Removes its temporary files. No other run may be using the directory.
   void recover(const LoggedLosses& logged = {}) const;
 
-  /// Removes the oldest checkpoints until `keep` are left, but never `newest` and never the one with the lowest
-  /// loss of the others. Where LOWEST_VAL points already depends on the loss of `newest`, which is noted after its
-  /// save has pruned; the same checkpoints are therefore kept whenever prune() is called again for it.
+  /// Removes the oldest checkpoints until `keep` are left, but never `newest` and never the one with the
+  /// lowest loss of the others. Where LOWEST_VAL points already depends on the loss of `newest`, which is
+  /// noted after its save has pruned; the same checkpoints are therefore kept whenever prune() is called
+  /// again for it.
   void prune(std::int64_t keep, const std::filesystem::path& newest) const;
 
   /// Writes losses.json of a checkpoint: losses by name of the validation set.

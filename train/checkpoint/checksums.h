@@ -29,8 +29,8 @@ std::string wrong_crc(const std::filesystem::path& file, std::uint32_t crc32c, c
 /// Throws Error naming the first file that is missing or differs from its sum.
 void check_sums(const std::filesystem::path& checkpoint, const FileSums& sums);
 
-/// Writes a file and its sum into a published checkpoint, unless both are there. Even if the process is killed in
-/// between, no sum contradicts its file.
+/// Writes a file and its sum into a published checkpoint, unless both are there. Even if the process is
+/// killed in between, no sum contradicts its file.
 void add_file(const std::filesystem::path& checkpoint, const std::string& name, std::string_view text);
 
 }  // namespace nemocube

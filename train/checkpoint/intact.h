@@ -10,13 +10,14 @@
 /// Whether a checkpoint has the bytes that were written.
 namespace nemocube {
 
-/// The sums of all files of a checkpoint. Returns nothing for the checkpoint of an older program, which wrote none. Throws
-/// Error where checksums.json is missing or damaged, and where the checkpoint holds a FIFO, socket or device.
+/// The sums of all files of a checkpoint. Returns nothing for the checkpoint of an older program, which wrote
+/// none. Throws Error where checksums.json is missing or damaged, and where the checkpoint holds a FIFO,
+/// socket or device.
 std::optional<FileSums> want_checksums(const std::filesystem::path& checkpoint);
 
-/// Throws Error where a file of the checkpoint is damaged: names the first such file, what is wrong, and the newest
-/// intact checkpoint before it, if `folder` has one. All ranks of `ranks` call together, and each reads an equal part
-/// of the files (find_damage()); null: one rank. All throw the same text.
+/// Throws Error where a file of the checkpoint is damaged: names the first such file, what is wrong, and the
+/// newest intact checkpoint before it, if `folder` has one. All ranks of `ranks` call together, and each
+/// reads an equal part of the files (find_damage()); null: one rank. All throw the same text.
 void check_intact(const CheckpointFolder& folder, const std::filesystem::path& checkpoint,
                   Communicator* ranks = nullptr);
 
@@ -25,8 +26,8 @@ std::optional<std::filesystem::path> checkpoint_of_model(const std::filesystem::
 /// Of the sums of a checkpoint those of its directory `model`, by name there.
 FileSums sums_of_model(const FileSums& of_checkpoint);
 
-/// The same as check_intact() for the files of a checkpoint's directory `model`; of these, all that are damaged are counted. Does
-/// nothing for a model that is not in a checkpoint.
+/// The same as check_intact() for the files of a checkpoint's directory `model`; of these, all that are
+/// damaged are counted. Does nothing for a model that is not in a checkpoint.
 void check_model_of_checkpoint(const std::filesystem::path& model, const OnBytes& on_bytes = {});
 
 }  // namespace nemocube

@@ -17,7 +17,8 @@ struct HeldRun {
   std::int64_t end() const { return global + count; }
 };
 
-// The runs of a part in ascending order. Few are held at a time: a part whose rows are cut has a run for each.
+// The runs of a part in ascending order. Few are held at a time: a part whose rows are cut has a run for
+// each.
 class RunsOfPart {
  public:
   RunsOfPart(const Shard& shard, std::size_t part)

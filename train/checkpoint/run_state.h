@@ -24,16 +24,16 @@ struct BatchShape {
   friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
-/// Throws Error that names the first difference, and the way out of it, unless a run of batches `now` can go on at a place
-/// that counts in batches `written`.
+/// Throws Error that names the first difference, and the way out of it, unless a run of batches `now` can go
+/// on at a place that counts in batches `written`.
 void want_same_batches(const BatchShape& written, const BatchShape& now);
 
 /// Everything a run needs to go on, besides tensors. Random draws depend on seeds and counters alone.
 struct RunState {
   std::int64_t step = 0;             ///< steps done
   std::int64_t scheduler_steps = 0;  ///< progress of the learning-rate schedule: skipped steps do not count
-  /// The length of the run by which absent keys of lr_scheduler are filled (make_schedule()); 0: that of this run, in
-  /// checkpoints of programs before it was stored, and without the section.
+  /// The length of the run by which absent keys of lr_scheduler are filled (make_schedule()); 0: that of this
+  /// run, in checkpoints of programs before it was stored, and without the section.
   std::int64_t schedule_length = 0;
   std::int64_t optimizer_steps = 0;
   std::int64_t samples = 0;  ///< consumed, skipped steps included
@@ -63,15 +63,16 @@ struct RankLayout {
   std::int64_t ranks() const { return grid.ranks(); }
   friend bool operator==(const RankLayout&, const RankLayout&) = default;
 };
-/// "1 rank", "4 ranks (dp_shard 2, dp_replicate 2, ZeRO level 3)", "4 ranks (pp 2, ep 2, dp_shard 2, dp_replicate 1,
-/// ZeRO level 3; STAGES)", "4 ranks from rank 2 (..)"; of tp, cp, pp, expt_tp and ep those above 1.
+/// "1 rank", "4 ranks (dp_shard 2, dp_replicate 2, ZeRO level 3)", "4 ranks (pp 2, ep 2, dp_shard 2,
+/// dp_replicate 1, ZeRO level 3; STAGES)", "4 ranks from rank 2 (..)"; of tp, cp, pp, expt_tp and ep those
+/// above 1.
 std::string to_string(const RankLayout& layout);
-/// "rank 0: blocks 0 to 3; rank 1: blocks 4 to 7": the stages in their order, by pipeline rank. Empty where there is
-/// one stage.
+/// "rank 0: blocks 0 to 3; rank 1: blocks 4 to 7": the stages in their order, by pipeline rank. Empty where
+/// there is one stage.
 std::string describe_stages(const PipelinePlan& pipeline);
 
-/// The file state.json of a checkpoint. That of one rank does not name the layout. Sizes of the grid that the layout
-/// of an older program does not name are 1.
+/// The file state.json of a checkpoint. That of one rank does not name the layout. Sizes of the grid that the
+/// layout of an older program does not name are 1.
 FileSum write_run_state(const std::filesystem::path& file, const RunState& state, const Origin& origin,
                         const RankLayout& layout = {});
 /// Throws Error naming the file and the field when a field is missing, is not an integer or has an impossible

@@ -11,7 +11,8 @@ namespace nemocube {
 
 /// What a checkpoint is to hold, as far as this rank writes it: the state of a run between two steps.
 struct Snapshot {
-  /// All of the model, or of its adapters where a run trains these alone; those that other ranks write may be meta tensors.
+  /// All of the model, or of its adapters where a run trains these alone; those that other ranks write may be
+  /// meta tensors.
   std::vector<NamedTensor> weights;
   std::shared_ptr<const WeightFiles> files;
   LoraAdapters adapters;       ///< that `weights` are; no modules: `weights` are the model

@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 Communicator* world() { return &test_world().communicator(); }
 bool first() { return test_world().rank() == 0; }
 
-/// Larger than what a thread takes at once, empty, and of one byte: parts of ranks end within files and at their ends.
+/// Larger than what a thread takes at once, empty, and of one byte: parts of ranks end within files and at
+/// their ends.
 void write_files(const fs::path& dir) {
   std::string large(40'000'003, 'x');
   for (std::size_t i = 0; i < large.size(); i += 997) large[i] = static_cast<char>(i * 31);

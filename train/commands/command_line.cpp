@@ -18,7 +18,8 @@ namespace nemocube {
 
 namespace {
 
-/// Whether the whole of `text` is a value of T, which it then is. Not "010", which CLI11 takes for an octal number.
+/// Whether the whole of `text` is a value of T, which it then is. Not "010", which CLI11 takes for an octal
+/// number.
 template <class T>
 bool parse_whole(std::string_view text, T& value) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);

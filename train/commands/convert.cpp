@@ -26,8 +26,8 @@ struct ConvertArguments {
   std::optional<double> max_shard_gb;
 };
 
-/// The tokenizer, all of its files, and the ids that end a text are those that the adapter was trained with, where its directory has
-/// them, as in a checkpoint of a whole model.
+/// The tokenizer, all of its files, and the ids that end a text are those that the adapter was trained with,
+/// where its directory has them, as in a checkpoint of a whole model.
 void use_files(std::map<std::string, std::string>& files, const std::map<std::string, std::string>& own) {
   const bool has_tokenizer = own.contains("tokenizer.json");
   if (has_tokenizer) std::erase_if(files, [](const auto& file) { return is_tokenizer_file(file.first); });

@@ -40,8 +40,8 @@ struct ForwardBatch {
   std::optional<Tensor> labels;
 };
 
-/// Everything that can be said of the file without a model. A tensor that has no effect would give logits of another input than the
-/// file says: patches of an image, a mask.
+/// Everything that can be said of the file without a model. A tensor that has no effect would give logits of
+/// another input than the file says: patches of an image, a mask.
 ForwardBatch read_batch(const ForwardArguments& options) {
   const SafetensorsFile file(options.input);
   const std::string name = options.input.string();

@@ -108,8 +108,8 @@ void run_chat(GenerateArguments options) {
   hold_conversation(std::cin, std::cout, session, isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1);
 }
 
-// The text of a single prompt is printed token by token. With several prompts or --json, everything is printed
-// when the last text has ended.
+// The text of a single prompt is printed token by token. With several prompts or --json, everything is
+// printed when the last text has ended.
 void run(GenerateArguments options) {
   const Generator generator(options);
   const Tokenizer& tokenizer = generator.tokenizer;

@@ -31,7 +31,8 @@ struct InspectArguments {
   CheckpointInspection checkpoint;
 };
 
-/// Blocks of other sizes than the rest: "  block 7   moe of its own: num_experts_per_tok 4, moe_intermediate_size 1280".
+/// Blocks of other sizes than the rest: "  block 7   moe of its own: num_experts_per_tok 4,
+///                                                   moe_intermediate_size 1280".
 void print_own_sizes(const ModelConfig& config) {
   for (const auto& [number, own] : config.own_configs) {
     const Json sizes = differing_block_keys(config.common(), own);

@@ -10,8 +10,8 @@ struct CheckpointInspection {
   bool json = false;
 };
 
-/// Prints what a checkpoint holds. Throws Error where something is wrong with it, after naming all that is on standard
-/// output.
+/// Prints what a checkpoint holds. Throws Error where something is wrong with it, after naming all that is on
+/// standard output.
 void inspect_checkpoint(const CheckpointInspection& options);
 
 }  // namespace nemocube

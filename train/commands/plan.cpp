@@ -38,8 +38,8 @@ struct PlanArguments {
 void print_schedule(const PlanArguments& o) {
   const ScheduleKind kind = parse_schedule_kind(o.schedule);
   const std::int64_t chunks = o.chunks.value_or(has_one_chunk(kind) ? 1 : 2);
-  // A table of so many cells takes two seconds and 150 MB. Each rank has a column for each of its own actions, and the last rank
-  // waits for all others. Sizes below 1 are refused by make_schedule().
+  // A table of so many cells takes two seconds and 150 MB. Each rank has a column for each of its own
+  // actions, and the last rank waits for all others. Sizes below 1 are refused by make_schedule().
   constexpr std::int64_t most_cells = std::int64_t{1} << 21;
   const double columns =
       static_cast<double>(o.pp) + 2 * static_cast<double>(chunks) * static_cast<double>(o.microbatches);

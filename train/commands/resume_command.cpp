@@ -22,8 +22,8 @@ bool is_launcher(const CommandWords& words) {
   return std::ranges::count(launchers, name.substr(0, name.find('.'))) > 0;
 }
 
-/// `more` behind each program that the launcher starts: programs are separated by ":". Empty where one of them is not
-/// `nemocube train`, as with a script of one's own.
+/// `more` behind each program that the launcher starts: programs are separated by ":". Empty where one of
+/// them is not `nemocube train`, as with a script of one's own.
 CommandWords with_words_added(const CommandWords& launcher, const CommandWords& more) {
   CommandWords out;
   bool trains = false;
@@ -39,7 +39,8 @@ CommandWords with_words_added(const CommandWords& launcher, const CommandWords& 
   return end_program() ? out : CommandWords{};
 }
 
-/// mpirun of Open MPI 5 becomes prterun, with the same arguments, and in the folder by which mpirun was called.
+/// mpirun of Open MPI 5 becomes prterun, with the same arguments, and in the folder by which mpirun was
+/// called.
 CommandWords as_called(CommandWords launcher) {
   constexpr std::string_view runtime = "prterun";
   std::string& name = launcher[0];

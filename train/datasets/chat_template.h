@@ -12,9 +12,9 @@
 namespace nemocube {
 
 /// The chat templates by which the rows of a section are written; nothing where they are written without one.
-///   - squad, messages: the section's `chat_template` where it is there, and null is none; else the tokenizer's own
-///     where it has one. Rows of squad that are cut to seq_length get none unless the section names one, because cutting
-///     would leave a conversation without its beginning.
+///   - squad, messages: the section's `chat_template` where it is there, and null is none; else the
+///     tokenizer's own where it has one. Rows of squad that are cut to seq_length get none unless the section
+///     names one, because cutting would leave a conversation without its beginning.
 ///   - column_mapped: the tokenizer's own with `use_hf_chat_template`; Error when it has none.
 ///   - other classes have none.
 /// The present moment is Recipe::moment in all their renderings.
@@ -40,8 +40,8 @@ struct EndOfTurn {
   /// A sentence that names all of them.
   std::string warning(const DatasetSection& section, const Tokenizer& tokenizer) const;
 };
-/// end_of_turn() of the templates by which the section's rows are written, for the stop_ids() of the recipe's model. Nothing where
-/// there are no templates.
+/// end_of_turn() of the templates by which the section's rows are written, for the stop_ids() of the recipe's
+/// model. Nothing where there are no templates.
 std::optional<EndOfTurn> recipe_end_of_turn(const Recipe& recipe, const DatasetSection& section,
                                             const Tokenizer& tokenizer, const ModelConfig& config);
 

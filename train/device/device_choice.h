@@ -18,16 +18,17 @@ enum class DeviceChoice {
 /// "cpu", "cuda" or "auto"; Error naming --device for another text.
 DeviceChoice parse_device(const std::string& text);
 
-/// The device for a command that needs `operations` (folders of ops/). `asked` stands for the option or key in
-/// messages: "--device cuda". For `automatic` a message says what was chosen, and why not cuda. CUDA libraries are
-/// loaded unless `cpu` is asked for. Of several CUDA devices it is the first: device_of_rank() chooses among them.
-/// errors  Error for `cuda` where the build has no CUDA backend, where some of the operations have no CUDA kernels
-///         (the text names them), or where no device can be used
+/// The device for a command that needs `operations` (folders of ops/). `asked` stands for the option or key
+/// in messages: "--device cuda". For `automatic` a message says what was chosen, and why not cuda. CUDA
+/// libraries are loaded unless `cpu` is asked for. Of several CUDA devices it is the first: device_of_rank()
+/// chooses among them.
+/// errors  Error for `cuda` where the build has no CUDA backend, where some of the operations have no CUDA
+///         kernels (the text names them), or where no device can be used
 Device choose_device(DeviceChoice choice, std::span<const std::string_view> operations,
                      std::string_view asked);
 
-/// The operations of a model: all that have kernels, without the optimizers; and with the optimizer of this name
-/// (operation_of).
+/// The operations of a model: all that have kernels, without the optimizers; and with the optimizer of this
+/// name (operation_of).
 std::vector<std::string_view> model_operations();
 std::vector<std::string_view> training_operations(std::string_view optimizer);
 

@@ -16,8 +16,8 @@
 
 namespace nemocube {
 
-/// Polled during long work, which stops early when the function returns true. Once true, it must stay true. Of
-/// several ranks, all poll together and get the same answer, except where independent replicas
+/// Polled during long work, which stops early when the function returns true. Once true, it must stay true.
+/// Of several ranks, all poll together and get the same answer, except where independent replicas
 /// (ParallelModel::independent_replicas) answer questions.
 using StopAsked = std::function<bool()>;
 
@@ -44,21 +44,22 @@ struct SquadResult {
   std::vector<AnsweredQuestion> answered;
   bool complete = true;  ///< false: stopped early, the score covers only a part
 };
-/// Answers the questions of a squad section, put as squad_prompt() says, greedily and scores the answers by the official rules of the
-/// data's version. An answer ends at any of `stop_ids`, at the template's end of turn (end_of_turn()), and at a newline when the
-/// recipe says so. When the section truncates, a prompt longer than seq_length loses its left end; the special tokens in front stay
-/// unless they alone fill seq_length. Polls `stop` at every token. `progress` counts questions; a question
-/// that is being answered counts by the share of its tokens that is done. The replicas
-/// share the questions, and all ranks get the whole result. Independent replicas go at their own pace: `stop` must
-/// not wait for other ranks. Others go on together, and poll `stop` between groups of questions only.
+/// Answers the questions of a squad section, put as squad_prompt() says, greedily and scores the answers by
+/// the official rules of the data's version. An answer ends at any of `stop_ids`, at the template's end of
+/// turn (end_of_turn()), and at a newline when the recipe says so. When the section truncates, a prompt
+/// longer than seq_length loses its left end; the special tokens in front stay unless they alone fill
+/// seq_length. Polls `stop` at every token. `progress` counts questions; a question that is being answered
+/// counts by the share of its tokens that is done. The replicas share the questions, and all ranks get the
+/// whole result. Independent replicas go at their own pace: `stop` must not wait for other ranks. Others go
+/// on together, and poll `stop` between groups of questions only.
 SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {},
                          const OnProgress& progress = {},
                          const std::optional<ChatTemplate>& chat_template = std::nullopt);
 
-/// The file for the predictions of a set: `path` for the set named "default"; for other sets "_NAME" goes before the
-/// extension (said.json -> said_train.json).
+/// The file for the predictions of a set: `path` for the set named "default"; for other sets "_NAME" goes
+/// before the extension (said.json -> said_train.json).
 std::filesystem::path predictions_file(std::filesystem::path path, const std::string& set);
 /// Writes question id -> answer as JSON into predictions_file(), completely or not at all.
 void write_predictions(const std::filesystem::path& path, const std::string& set, const SquadResult& result);

@@ -177,9 +177,9 @@ class Chooser {
   std::set<std::int64_t> warned_of_;  // numbers of experts that do not divide the rank
 };
 
-// PEFT from 0.20 on raises ValueError for modules of this name in models of the type nemotron_h, because the fused kernel of Mamba
-// takes their weights past an adapter. Source: _check_lora_target_modules_mamba in peft/tuners/tuners_utils.py; 0.16 to 0.19 do so
-// for other types only.
+// PEFT from 0.20 on raises ValueError for modules of this name in models of the type nemotron_h, because the
+// fused kernel of Mamba takes their weights past an adapter. Source: _check_lora_target_modules_mamba in
+// peft/tuners/tuners_utils.py; 0.16 to 0.19 do so for other types only.
 constexpr std::string_view refused_by_peft = "out_proj";
 
 bool loads_in_peft(const TensorName& module) {
@@ -199,7 +199,8 @@ std::string listed(const std::vector<std::string>& patterns) {
   return cat("[", text, "]");
 }
 
-/// The line of a recipe that adapts the same modules but those that PEFT refuses; empty where no simple line does.
+/// The line of a recipe that adapts the same modules but those that PEFT refuses; empty where no simple line
+/// does.
 std::string line_for_peft(const ModelSetup& setup, const PeftSection& peft, const LoraAdapters& adapters) {
   PeftSection other = peft;
   if (peft.match_all_linear || !peft.exclude_modules.empty()) {

@@ -15,21 +15,21 @@ struct ChosenAdapters {
   std::vector<std::string> warnings;  ///< where a setting does something else than people expect of it
 };
 
-/// The patterns of `peft` (ModulePattern) look at the linear layers of the model and at each module of routed experts,
-/// "....mixer.experts", which stands for both of its stacks:
+/// The patterns of `peft` (ModulePattern) look at the linear layers of the model and at each module of routed
+/// experts, "....mixer.experts", which stands for both of its stacks:
 ///
 ///     target_modules                   those that fit; without any of the three keys "*_proj"
 ///     exclude_modules                  every linear layer that fits none, lm_head too; no routed experts
 ///     match_all_linear                 every linear layer, lm_head too; no routed experts
 ///
-/// pre: at most one of the keys is given (rules.cpp). Throws Error for a pattern that fits nothing, naming modules
-/// that come near, and a rank of
+/// pre: at most one of the keys is given (rules.cpp). Throws Error for a pattern that fits nothing, naming
+/// modules that come near, and a rank of
 /// experts below 1 (moe_rank_scaling).
 /// Source: nemo_automodel/components/_peft/module_matcher.py and lora.py.
 ChosenAdapters choose_adapters(const ModelSetup& setup, const PeftSection& peft, std::uint64_t dropout_seed);
 
-/// That PEFT refuses some of the adapters (docs/adapters.md), with the line of a recipe that leaves these out; empty where PEFT loads
-/// all of them.
+/// That PEFT refuses some of the adapters (docs/adapters.md), with the line of a recipe that leaves these
+/// out; empty where PEFT loads all of them.
 std::string warning_of_peft(const ModelSetup& setup, const PeftSection& peft, const LoraAdapters& adapters);
 
 /// What `peft` says of adapters beside their modules: dtype, law, dropout.

@@ -15,10 +15,12 @@ struct EmbeddingRepair {
 ///
 ///     row i of embeddings = row i of lm_head * sqrt(mean of |healthy row|^2) / |row i of lm_head|
 ///
-/// Norms are of the elements in f32, summed in f64. Returns how many rows were replaced. Of several ranks all call together,
-/// between loading and DataParallel::spread_values(); each replaces what it owns. Null: one rank.
+/// Norms are of the elements in f32, summed in f64. Returns how many rows were replaced. Of several ranks all
+/// call together, between loading and DataParallel::spread_values(); each replaces what it owns. Null: one
+/// rank.
 ///
-/// errors  on all ranks alike: Error for more damaged rows than max_rows, a row of lm_head that is damaged as well,
+/// errors  on all ranks alike: Error for more damaged rows than max_rows, a row of lm_head that is damaged as
+///         well,
 /// and embeddings without a healthy row
 /// source  NeMo AutoModel, recipe key embedding_row_repair
 std::int64_t repair_embeddings(Stack& model, const EmbeddingRepair& options, Communicator* ranks);

@@ -18,8 +18,8 @@ struct FrozenTensors {
 };
 
 /// A pattern (ModulePattern) freezes a tensor when it fits the tensor's name or that of a module around it:
-/// "backbone.layers.3" is all of block 3, "*.mixer.experts" the routed experts of all blocks. Throws Error for a pattern that fits
-/// nothing, naming modules that come near, and where nothing is left to train.
+/// "backbone.layers.3" is all of block 3, "*.mixer.experts" the routed experts of all blocks. Throws Error
+/// for a pattern that fits nothing, naming modules that come near, and where nothing is left to train.
 FrozenTensors frozen_tensors(const ModelSetup& setup, const std::vector<std::string>& patterns);
 
 }  // namespace nemocube

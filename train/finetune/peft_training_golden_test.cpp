@@ -92,8 +92,8 @@ class Training {
 
 double unit_of(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x1p-24; }
 
-/// Of a tensor that depends on `steps` steps, in the Frobenius norm. PyTorch's own float32 is 20 units away after one step or two,
-/// and 20 after all. The files are rounded to f32.
+/// Of a tensor that depends on `steps` steps, in the Frobenius norm. PyTorch's own float32 is 20 units away
+/// after one step or two, and 20 after all. The files are rounded to f32.
 double tolerance(DType dtype, std::size_t steps) {
   return 0x1p-24 + 100 * unit_of(dtype) * static_cast<double>(steps);
 }

@@ -45,7 +45,8 @@ EventFiles::EventFiles(fs::path folder, Start start, WallClock clock)
 
 double EventFiles::now() const { return std::chrono::duration<double>(clock_().time_since_epoch()).count(); }
 
-// SECONDS is the time of the start, or what sorts behind the files that are there, should a clock have gone back.
+// SECONDS is the time of the start, or what sorts behind the files that are there, should a clock have gone
+// back.
 std::string EventFiles::new_ending() const {
   auto seconds = static_cast<std::int64_t>(now());
   std::error_code error;

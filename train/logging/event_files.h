@@ -10,14 +10,16 @@
 
 namespace nemocube {
 
-/// The event files of a run in one folder, which TensorBoard shows as one run. Each start of the program adds a file,
-/// events.out.tfevents.SECONDS.HOST.PID.N, whose name sorts behind those of earlier starts, because readers take the
-/// files of a folder in the order of their names. The file begins with a START event (start_record()), so that points
-/// of an earlier start that this one repeats are not shown. A file that a crash has cut off is readable up to there.
+/// The event files of a run in one folder, which TensorBoard shows as one run. Each start of the program adds
+/// a file, events.out.tfevents.SECONDS.HOST.PID.N, whose name sorts behind those of earlier starts, because
+/// readers take the files of a folder in the order of their names. The file begins with a START event
+/// (start_record()), so that points of an earlier start that this one repeats are not shown. A file that a
+/// crash has cut off is readable up to there.
 ///
-/// The events of a run that leaves a branch (LogStart::leaves_branch) go to branch_SERIAL.SECONDS.HOST.PID.N, which
-/// no reader takes for an event file, until keep_branch() gives it the name of one. If the run is killed in between,
-/// the next start does so; if that run saved no checkpoint, the next start moves its file to the folder `abandoned`.
+/// The events of a run that leaves a branch (LogStart::leaves_branch) go to branch_SERIAL.SECONDS.HOST.PID.N,
+/// which no reader takes for an event file, until keep_branch() gives it the name of one. If the run is
+/// killed in between, the next start does so; if that run saved no checkpoint, the next start moves its file
+/// to the folder `abandoned`.
 class EventFiles {
  public:
   struct Start {

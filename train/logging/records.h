@@ -12,8 +12,8 @@ namespace nemocube {
 /// Parts of the time of a step on the rank that writes the log, in seconds.
 struct StepTimes {
   double data = 0;  ///< until the rank had the rows of its microbatches
-  /// CommStats::seconds and waiting_seconds of all groups; absent on one rank and with NCCL, which does not tell them.
-  /// Communication may run beside computation.
+  /// CommStats::seconds and waiting_seconds of all groups; absent on one rank and with NCCL, which does not
+  /// tell them. Communication may run beside computation.
   std::optional<double> communication = {}, waiting = {};
 };
 

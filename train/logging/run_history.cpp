@@ -78,7 +78,8 @@ class RunHistory::File {
   }
 
  private:
-  // What is refused is not written to: the message of the refusal, which the log hands on to message(), is lost here.
+  // What is refused is not written to: the message of the refusal, which the log hands on to message(), is
+  // lost here.
   void refuse_foreign_file() const {
     require(is_run_log(path_), path_.string(),
             ": is in the way and no log of a training run; want another checkpoint.checkpoint_dir");

@@ -22,16 +22,18 @@ struct HistoryStart {
   std::string layout;  ///< of several ranks: what RunRanks::text() says
 };
 
-/// The file `history.jsonl`: what happened to a run, over all its starts. One JSON object a line with `step`, the number of
-/// steps done by then, `event` (start, checkpoint, warning, error, end), `timestamp`, and fields of the event
-/// (docs/logs.md). Nothing is ever removed from it, also when a run goes back to an older checkpoint.
+/// The file `history.jsonl`: what happened to a run, over all its starts. One JSON object a line with `step`,
+/// the number of steps done by then, `event` (start, checkpoint, warning, error, end), `timestamp`, and
+/// fields of the event (docs/logs.md). Nothing is ever removed from it, also when a run goes back to an older
+/// checkpoint.
 ///
 /// Texts of warnings, errors and ends are as `text_for_file` gives them back.
 ///
-/// Rank 0 calls start(), checkpoint() and end(). While a RunHistory lives, the warnings of its process are lines as well,
-/// and so is the error that ends the process, also after an exception has destroyed the RunHistory. A rank that writes
-/// no line does not touch the file. On a network file system lines that two machines write at the same moment may damage
-/// each other, which readers leave out. Where a line cannot be written, the run goes on without it; start() alone throws.
+/// Rank 0 calls start(), checkpoint() and end(). While a RunHistory lives, the warnings of its process are
+/// lines as well, and so is the error that ends the process, also after an exception has destroyed the
+/// RunHistory. A rank that writes no line does not touch the file. On a network file system lines that two
+/// machines write at the same moment may damage each other, which readers leave out. Where a line cannot be
+/// written, the run goes on without it; start() alone throws.
 class RunHistory {
  public:
   /// Touches no file. Only one RunHistory may live in a process.
@@ -47,8 +49,8 @@ class RunHistory {
   void start(const HistoryStart& start);
   /// `seconds`: that writing took.
   void checkpoint(const std::string& name, std::int64_t bytes, double seconds);
-  /// `text` says how the run ended; `signal`: the signal that ended it early, or 0; `early_stopping`: why early stopping ended
-  /// it, or empty.
+  /// `text` says how the run ended; `signal`: the signal that ended it early, or 0; `early_stopping`: why
+  /// early stopping ended it, or empty.
   void end(int signal, std::string_view text, std::string_view early_stopping = {});
 
  private:

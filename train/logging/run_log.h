@@ -14,18 +14,18 @@
 #include "train/logging/wall_clock.h"
 
 /// The files `training.jsonl` and `validation.jsonl` (`validation_NAME.jsonl` for further validation sets),
-/// with the fields of NeMo AutoModel's logs and a few of our own, and the event files of TensorBoard. Only one process
-/// may write them.
+/// with the fields of NeMo AutoModel's logs and a few of our own, and the event files of TensorBoard. Only
+/// one process may write them.
 namespace nemocube {
 
 /// training: step, epoch, timestamp, loss, grad_norm, lr, mem, tps, tps_per_gpu, mfu,
 /// num_tokens_per_step, num_label_tokens, then positions_per_second, content_tokens_per_second,
-/// label_tokens_per_second, samples_per_second, skipped, skipped_steps, mtp_loss_1 and on where depths of multi-token
-/// prediction are trained, and those of aux_loss, seq_aux_loss, global_aux_loss and z_loss that the recipe turns on,
-/// then expert_tokens and expert_imbalance, then data_seconds,
-/// communication_seconds and communication_waiting_seconds where they are known. mem is in GiB; tps is tokens per second. tps_per_gpu
-/// is tps / ranks and counts all ranks; AutoModel leaves out the ranks of tp and pp. Rates are null when no
-/// time has passed.
+/// label_tokens_per_second, samples_per_second, skipped, skipped_steps, mtp_loss_1 and on where depths of
+/// multi-token prediction are trained, and those of aux_loss, seq_aux_loss, global_aux_loss and z_loss that
+/// the recipe turns on, then expert_tokens and expert_imbalance, then data_seconds,
+/// communication_seconds and communication_waiting_seconds where they are known. mem is in GiB; tps is tokens
+/// per second. tps_per_gpu is tps / ranks and counts all ranks; AutoModel leaves out the ranks of tp and pp.
+/// Rates are null when no time has passed.
 JsonLine training_line(const TrainingRecord& record, std::chrono::system_clock::time_point time);
 /// validation: step, epoch, timestamp, val_loss, lr, num_label_tokens, mem, and the metrics that are present.
 JsonLine validation_line(const ValidationRecord& record, std::chrono::system_clock::time_point time);
@@ -64,8 +64,8 @@ class RunLog {
   void keep_branch();
 
   static std::string file_name(const std::string& validation_set);
-  /// Completes the renames of keep_branch() in `folder` for runs whose first checkpoint has a serial of at most
-  /// `serial`. The logs then belong to the checkpoint with this serial.
+  /// Completes the renames of keep_branch() in `folder` for runs whose first checkpoint has a serial of at
+  /// most `serial`. The logs then belong to the checkpoint with this serial.
   static void complete_branches(const std::filesystem::path& folder, std::int64_t serial);
 
  private:

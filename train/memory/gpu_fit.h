@@ -6,9 +6,10 @@
 
 namespace nemocube {
 
-/// What the driver takes of a device's memory for a process that has loaded kernels. An assumption, which no GPU of a node has
-/// confirmed yet: reports name 320 MB for a process without libraries (Titan V; github.com/pytorch/pytorch/issues/28394) and about
-/// 300 MB with kernels that are loaded when first used, as here (issues/107667); GPUs with more multiprocessors take more.
+/// What the driver takes of a device's memory for a process that has loaded kernels. An assumption, which no
+/// GPU of a node has confirmed yet: reports name 320 MB for a process without libraries (Titan V;
+/// github.com/pytorch/pytorch/issues/28394) and about 300 MB with kernels that are loaded when first used, as
+/// here (issues/107667); GPUs with more multiprocessors take more.
 inline constexpr std::int64_t cuda_context_bytes = 500'000'000;
 
 /// Whether a rank fits on a GPU of a known kind, and by how much.
@@ -32,8 +33,8 @@ struct GpuFit {
 
 GpuFit fit_on(const GpuRates& gpu, std::int64_t tensors, std::int64_t nccl);
 
-/// "it fits, with ... to spare", "it is on the edge: ...", or "it does not fit: ... are missing", and the sum behind that, in GB
-/// (10^9 bytes) and GiB (2^30). `gpu` is the name of gpu_rates().
+/// "it fits, with ... to spare", "it is on the edge: ...", or "it does not fit: ... are missing", and the sum
+/// behind that, in GB (10^9 bytes) and GiB (2^30). `gpu` is the name of gpu_rates().
 std::string to_string(const GpuFit& fit, const std::string& gpu);
 
 /// "84.9 GB (79.1 GiB)".

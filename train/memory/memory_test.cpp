@@ -195,8 +195,8 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
                                   .sequences = 2};
         const double ratio =
             static_cast<double>(activation_memory(config, dtype, o)) / static_cast<double>(held);
-        // Without bf16 products a kernel works on f32 copies (ops/matmul/matmul.h): at most an activation [512, 512],
-        // a weight [512, 128] and their product [512, 128].
+        // Without bf16 products a kernel works on f32 copies (ops/matmul/matmul.h): at most an activation
+        // [512, 512], a weight [512, 128] and their product [512, 128].
         const bool copies = dtype == DType::bf16 && !__builtin_cpu_supports("avx512bw");
         const double copied = copies ? 4.0 * (512 * 512 + 2 * 512 * 128) / static_cast<double>(held) : 0;
         CAPTURE(ratio);

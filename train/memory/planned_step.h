@@ -20,9 +20,10 @@ struct PlannedSteps {
   StepOptions options = {};
 };
 
-/// Bytes that the tensors of training steps hold on a CUDA device at their peak, found by running two steps on
-/// Device::planned: everything that the code of the program allocates counts, kernels excepted, whose scratch memory
-/// is small, and cuBLAS's workspace (cuda::most_product_workspace). Nothing of the size of the model is allocated.
+/// Bytes that the tensors of training steps hold on a CUDA device at their peak, found by running two steps
+/// on Device::planned: everything that the code of the program allocates counts, kernels excepted, whose
+/// scratch memory is small, and cuBLAS's workspace (cuda::most_product_workspace). Nothing of the size of the
+/// model is allocated.
 /// errors  those of train_step()
 std::int64_t planned_peak_bytes(const ModelSetup& setup, const PlannedSteps& steps);
 

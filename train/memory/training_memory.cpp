@@ -137,8 +137,8 @@ std::vector<MemoryItem> state_memory(const LocalParameters& local, const Planned
 
 namespace {
 
-/// What the adapters of a block keep, and that of eh_proj: A x for each row. `residual`: rows of the residual stream. That of
-/// lm_head keeps nothing; see loss_rank().
+/// What the adapters of a block keep, and that of eh_proj: A x for each row. `residual`: rows of the residual
+/// stream. That of lm_head keeps nothing; see loss_rank().
 std::map<TensorName, std::int64_t> kept_by_adapters(const ModelSetup& setup, const BlockRows& rows,
                                                     double residual, const TensorBytes& of,
                                                     const GridSizes& grid) {
@@ -159,7 +159,8 @@ std::map<TensorName, std::int64_t> kept_by_adapters(const ModelSetup& setup, con
   return bytes;
 }
 
-/// The rank of the adapter of lm_head, which forms A x for the rows of one chunk of logits at a time; 0: none.
+/// The rank of the adapter of lm_head, which forms A x for the rows of one chunk of logits at a time; 0:
+/// none.
 std::int64_t loss_rank(const LoraAdapters& lora) {
   const auto adapter = lora.modules.find(head_name());
   return adapter == lora.modules.end() ? 0 : adapter->second.rank;
@@ -188,8 +189,9 @@ std::vector<ChunkBlock> blocks_of(const ModelSetup& setup, const ModelChunk& chu
   return blocks;
 }
 
-/// What the depths of multi-token prediction keep beside their blocks, in training: embedded rows and their norm, the norm of the
-/// hidden states, both joined, and hidden states; of a depth without a backward pass before its blocks the last alone.
+/// What the depths of multi-token prediction keep beside their blocks, in training: embedded rows and their
+/// norm, the norm of the hidden states, both joined, and hidden states; of a depth without a backward pass
+/// before its blocks the last alone.
 std::int64_t kept_between_depths(const ModelSetup& setup, const ModelChunk& chunk, std::int64_t row,
                                  const std::map<TensorName, std::int64_t>& by_adapters) {
   std::int64_t kept = 0;

@@ -29,17 +29,19 @@ struct StateOptions {
 ///   gradients  f32 (f64 for f64 weights), of trainable parameters
 ///   masters    f32, of trainable parameters stored in bf16
 ///   moments    AdamW and Adam: two of the gradients' size; SGD: one with momentum, none without
-/// On several ranks weights and gradients lie in buffers whose gaps count (FlatLayout); masters and moments have
-/// none. Then two more items say what is whole for a while, at most:
-///   gathered weights         ZeRO-3: the root, and two neighbouring blocks, or all blocks where they are kept, without those
-///                            that no other rank has a part of: routed experts where expert parallelism takes all ranks
-///   gradients being reduced  ZeRO-2 and 3: gradients of the root and of these blocks, of all their trained weights
+/// On several ranks weights and gradients lie in buffers whose gaps count (FlatLayout); masters and moments
+/// have none. Then two more items say what is whole for a while, at most:
+///   gathered weights         ZeRO-3: the root, and two neighbouring blocks, or all blocks where they are
+///                            kept, without those that no other rank has a part of: routed experts where
+///                            expert parallelism takes all ranks
+///   gradients being reduced  ZeRO-2 and 3: gradients of the root and of these blocks, of all their trained
+///                            weights
 /// `local`: what ranks of this place hold (ModelParts).
 std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,
                                      const StateOptions& options);
 
-/// At most, the bytes of weights, masters and moments that a rank copies for a checkpoint which is written while training
-/// goes on (train/checkpoint/snapshot.h): those that the rank owns.
+/// At most, the bytes of weights, masters and moments that a rank copies for a checkpoint which is written
+/// while training goes on (train/checkpoint/snapshot.h): those that the rank owns.
 std::int64_t snapshot_bytes(const LocalParameters& local, const PlannedGroups& groups, int rank,
                             const StateOptions& options);
 
@@ -52,15 +54,17 @@ struct ActivationOptions {
   bool forward_only = false;   ///< nothing is kept for a backward pass
 };
 
-/// Estimated bytes that the microbatches of a rank hold at the peak of a step, on a rank of the pipeline stages
-/// `chunks` of the plan: the largest value over the loss and the backward pass of each block. Every operation
-/// holds the tensors that its contract in ops/ says ("keeps"), in blocks of the allocator. Scratch memory of
-/// kernels is left out, and what is free again within an operation counts as held. For a step of a small model
-/// the estimate is 0.75 to 1.45 times the actual memory. Experts are taken to get equally many tokens.
+/// Estimated bytes that the microbatches of a rank hold at the peak of a step, on a rank of the pipeline
+/// stages `chunks` of the plan: the largest value over the loss and the backward pass of each block. Every
+/// operation holds the tensors that its contract in ops/ says ("keeps"), in blocks of the allocator. Scratch
+/// memory of kernels is left out, and what is free again within an operation counts as held. For a step of a
+/// small model the estimate is 0.75 to 1.45 times the actual memory. Experts are taken to get equally many
+/// tokens.
 std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const ActivationOptions& options,
                                const ParallelPlan& plan = {}, std::int64_t pipeline_rank = 0);
 
-/// Bytes of the states and caches of `sequences` sequences of up to `length` tokens that are generated at once.
+/// Bytes of the states and caches of `sequences` sequences of up to `length` tokens that are generated at
+/// once.
 std::int64_t decode_state_memory(const ModelConfig& config, DType dtype, std::int64_t sequences,
                                  std::int64_t length);
 

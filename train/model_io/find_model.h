@@ -6,7 +6,8 @@ namespace nemocube {
 
 /// The Hugging Face directory (one that holds config.json) behind what a user named:
 ///     DIR                          itself
-///     RUN/epoch_E_step_S           DIR/model, where a checkpoint keeps its model; also RUN/LATEST, RUN/LOWEST_VAL
+///     RUN/epoch_E_step_S           DIR/model, where a checkpoint keeps its model; also RUN/LATEST,
+///                                  RUN/LOWEST_VAL
 ///     RUN                          RUN/LATEST/model
 /// LATEST and LOWEST_VAL are replaced by the checkpoint that they point to now, so that all files come from
 /// one checkpoint while the run goes on. Throws Error that names the places looked at.

@@ -37,20 +37,21 @@ struct StateTensor {
   Shard shard;  ///< of the state of the global parameter
 };
 
-/// Updates what this process owns of every trainable parameter from its accumulated gradient. Moments and masters
-/// are f32 (f64 for f64 models); a parameter stored in bf16 has an f32 master of its own, any other is its own
-/// master.
+/// Updates what this process owns of every trainable parameter from its accumulated gradient. Moments and
+/// masters are f32 (f64 for f64 models); a parameter stored in bf16 has an f32 master of its own, any other
+/// is its own master.
 class Optimizer {
  public:
   /// Allocates the state; masters start as copies of the parameters, so load the weights first.
   Optimizer(ParameterStore& store, const OptimizerOptions& options, const GroupRule& rule = {});
 
-  /// Brings to the device what changes from step to step: the scheduled `lr` and `weight_decay`, and what follows from the
-  /// number of steps.
+  /// Brings to the device what changes from step to step: the scheduled `lr` and `weight_decay`, and what
+  /// follows from the number of steps.
   void prepare(double lr, double weight_decay);
-  /// One step as it was prepared, behind `gate`. Its `finite` has one element for each parameter of the whole model: that of
-  /// a parameter with a new weight, master or moment that is not finite becomes 0. A parameter that got no gradient has
-  /// gradient zero. The caller, who learns later whether the gate was open, then counts the step with count_step().
+  /// One step as it was prepared, behind `gate`. Its `finite` has one element for each parameter of the whole
+  /// model: that of a parameter with a new weight, master or moment that is not finite becomes 0. A parameter
+  /// that got no gradient has gradient zero. The caller, who learns later whether the gate was open, then
+  /// counts the step with count_step().
   void step(const UpdateGate& gate);
   void count_step() { ++steps_; }
 

@@ -254,8 +254,8 @@ TEST_CASE("optimizer: small steps are not lost in bf16 weights") {
   p.value.fill(1);
   OptimizerOptions o = of_kind(OptimizerKind::sgd);
   Optimizer optimizer(model.parameters(), o);
-  // The numbers of bf16 below 1 lie 2^-8 apart, so one step of 2^-12 from 1 rounds back to 1. 64 such steps make
-  // 2^-6, which must not be lost.
+  // The numbers of bf16 below 1 lie 2^-8 apart, so one step of 2^-12 from 1 rounds back to 1. 64 such steps
+  // make 2^-6, which must not be lost.
   for (int t = 0; t < 64; ++t) {
     model.parameters().clear_gradients();
     p.node->into().to.fill(0x1p-12);

@@ -56,7 +56,8 @@ class Passes final : public BlockWork {
     // Logits in f32 written and read, their gradient written and read.
     add_bytes(times_.forward, rows_.all * vocabulary * (8 + 2 * element()));
   }
-  /// After the layer that has the tensor: the gradient of a frozen weight is not formed, and an adapter has products of its own.
+  /// After the layer that has the tensor: the gradient of a frozen weight is not formed, and an adapter has
+  /// products of its own.
   void tensor(const TensorSpec& spec, const TensorParallelPlan& plan) {
     if (spec.shape.ndim() < 2) return;
     if (spec.factor != LoraFactor::none)
@@ -69,7 +70,8 @@ class Passes final : public BlockWork {
     for (const auto& [name, seconds] : other.times_.forward) times_.forward[name] += seconds;
     for (const auto& [name, seconds] : other.times_.backward) times_.backward[name] += seconds;
   }
-  /// eh_proj of a depth of multi-token prediction, on the rows of the residual stream, all of it on each rank.
+  /// eh_proj of a depth of multi-token prediction, on the rows of the residual stream, all of it on each
+  /// rank.
   void join() { product(Part::products, residual_, 2 * real(c_.hidden_size), real(c_.hidden_size), 1); }
   const PassTimes& times() const { return times_; }
 
@@ -209,7 +211,8 @@ double optimizer_seconds(RunCosts& costs, int rank, const StepTimeOptions& o) {
   for (const MemoryItem& item : costs.memory(rank)) bytes[item.what] += real(item.bytes);
   const double masters = bytes["masters"], moments = bytes["moments"];
   const double values = masters > 0 ? masters : bytes["weights"];
-  // Masters and moments are read and written, gradients read twice: once for their norm. A bf16 copy is written.
+  // Masters and moments are read and written, gradients read twice: once for their norm. A bf16 copy is
+  // written.
   const double moved = 2 * (values + moments) + 2 * values + (masters > 0 ? values / 2 : 0);
   return moved / (o.reached.optimizer * o.gpu.dram_bytes);
 }

@@ -32,20 +32,22 @@ struct StepTime {
 
 /// The estimate:
 ///
-///     a product        the longer of its operations at the reached share of the peak and of its bytes; a weight's gradient is
-///                      f32, read and written
-///     frozen weights   have no product for their gradient, and blocks that come before everything trained no backward pass
-///     other kernels    attention and scan by their operations, the rest by the bytes that their contracts move
+///     a product        the longer of its operations at the reached share of the peak and of its bytes; a
+///                      weight's gradient is f32, read and written
+///     frozen weights   have no product for their gradient, and blocks that come before everything trained no
+///                      backward pass
+///     other kernels    attention and scan by their operations, the rest by the bytes that their contracts
+///                      move
 ///     experts          all equally loaded
-///     a collective     its bytes (RankTraffic) over its link, and a latency for each call. A ring over several nodes uses the
-///                      interfaces of all its GPUs of a node; an all-to-all sends to each rank of another node through the
-///                      GPU's own
-///     what is hidden   weights that are gathered and gradients that are reduced over data-parallel ranks, for as long as the
-///                      passes compute; all else waits
+///     a collective     its bytes (RankTraffic) over its link, and a latency for each call. A ring over
+///                      several nodes uses the interfaces of all its GPUs of a node; an all-to-all sends to
+///                      each rank of another node through the GPU's own
+///     what is hidden   weights that are gathered and gradients that are reduced over data-parallel ranks,
+///                      for as long as the passes compute; all else waits
 ///     a pipeline       its schedule with the passes' times (parallel/schedule/simulate.h); exchanges wait
 ///
-/// Launches, the host and the data cost nothing. Kernels of f32 models are taken to reach 0.9 of the rate of f32
-/// multiply-adds.
+/// Launches, the host and the data cost nothing. Kernels of f32 models are taken to reach 0.9 of the rate of
+/// f32 multiply-adds.
 StepTime step_time(RunCosts& costs, const StepTimeOptions& options);
 
 /// For `nemocube plan`: the estimate and what it takes for granted.

@@ -180,7 +180,8 @@ TEST_CASE("step time: a pipeline of equal stages idles as its schedule does") {
   const StepTime t = time_of(w, o);
   double passes = -part(t.compute, "optimizer");
   for (const StepTime::Part& p : t.compute) passes += p.seconds;
-  // The last stage has the head, too, which makes it the slower one: the other's first and last passes are its wait.
+  // The last stage has the head, too, which makes it the slower one: the other's first and last passes are
+  // its wait.
   CHECK(t.idle > 0);
   CHECK(t.idle < passes / 4);
   CHECK(t.seconds == doctest::Approx(passes + t.idle + part(t.compute, "optimizer")));
@@ -203,7 +204,8 @@ StepTimeOptions free_bytes() {
 }  // namespace
 
 TEST_CASE("step time: the passes of multi-token prediction are those of what is trained") {
-  // All but the head and what comes behind the first depth's eh_proj; with adapters of eh_proj and lm_head as well.
+  // All but the head and what comes behind the first depth's eh_proj; with adapters of eh_proj and lm_head as
+  // well.
   for (const bool adapted : {false, true})
     for (const char* trained : {"", "lora", "mtp.layers.0.hnorm", "mtp.layers.2.eh_proj", "mtp.layers.2.norm",
                                 "mtp.layers.3.", "embeddings"}) {

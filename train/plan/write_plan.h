@@ -16,12 +16,12 @@ struct PlanWords {
   bool nccl = false;         ///< the memory of NCCL belongs to that of a rank
 };
 
-/// Tables: process groups, stages, bytes of the ranks of each pipeline rank (the least and the most of them), traffic
-/// of a step by group and operation, bubble, time of a step (step_time.h).
+/// Tables: process groups, stages, bytes of the ranks of each pipeline rank (the least and the most of them),
+/// traffic of a step by group and operation, bubble, time of a step (step_time.h).
 void print_plan(std::ostream& out, const PlanWords& words, RunCosts& costs);
 
-/// The same as one JSON object. Ranks that hold and send the same are one entry of "classes"; "class_of_rank" has the
-/// entry of each rank.
+/// The same as one JSON object. Ranks that hold and send the same are one entry of "classes"; "class_of_rank"
+/// has the entry of each rank.
 void print_plan_json(std::ostream& out, const PlanWords& words, RunCosts& costs);
 
 }  // namespace nemocube

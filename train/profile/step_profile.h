@@ -13,8 +13,8 @@
 
 namespace nemocube {
 
-/// What all ranks do in some steps of a run, as a trace in RUN/profile/steps_A-B.json (docs/logs.md). The ranks call every
-/// function together. Training goes on with the same bits, whatever becomes of the file.
+/// What all ranks do in some steps of a run, as a trace in RUN/profile/steps_A-B.json (docs/logs.md). The
+/// ranks call every function together. Training goes on with the same bits, whatever becomes of the file.
 class StepProfile {
  public:
   /// What rank 0 says of a rank.
@@ -30,11 +30,11 @@ class StepProfile {
   StepProfile(const StepRange& wanted, const RunRanks& ranks, const ProcessGroups* groups,
               std::filesystem::path run_directory, bool cuda_graphs);
 
-  /// To be called once, before the first step of this start, `next`, of a run of `total` steps: warns of wanted steps that
-  /// will not come.
+  /// To be called once, before the first step of this start, `next`, of a run of `total` steps: warns of
+  /// wanted steps that will not come.
   void announce(std::int64_t next, std::int64_t total) const;
-  /// To be called between two steps, before step `step`. Begins the profile before its first step, and writes the profile
-  /// after its last one. Returns whether this took time that is none of training.
+  /// To be called between two steps, before step `step`. Begins the profile before its first step, and writes
+  /// the profile after its last one. Returns whether this took time that is none of training.
   bool before_step(std::int64_t step);
   void after_step(std::int64_t step, double seconds);
   /// To be called after the last step of the run: writes what there is.

@@ -11,7 +11,8 @@ struct StepRange {
   bool operator==(const StepRange&) const = default;
 };
 
-/// The value of the option --profile, "steps=5-7". Throws Error for another form and for a range without steps.
+/// The value of the option --profile, "steps=5-7". Throws Error for another form and for a range without
+/// steps.
 StepRange parse_step_range(const std::string& text);
 
 /// "5-7"

@@ -14,10 +14,10 @@ struct TraceFileResult {
   std::string problem;  ///< why there is no file; empty when there is one
 };
 
-/// All ranks together: writes one file with the events of all of them, whole or not at all. Its folder is made where there is
-/// none. `other_data`, of rank 0, is a JSON object. `next` gives the rank's events piece by piece as TraceText does, the first
-/// piece not empty, then an empty text. Rank 0 holds one piece of another rank at a time. A file that cannot be written is no
-/// error: the pieces are then dropped.
+/// All ranks together: writes one file with the events of all of them, whole or not at all. Its folder is
+/// made where there is none. `other_data`, of rank 0, is a JSON object. `next` gives the rank's events piece
+/// by piece as TraceText does, the first piece not empty, then an empty text. Rank 0 holds one piece of
+/// another rank at a time. A file that cannot be written is no error: the pieces are then dropped.
 TraceFileResult write_trace(Communicator& all, const std::filesystem::path& target,
                             const std::string& other_data, const std::function<std::string()>& next);
 

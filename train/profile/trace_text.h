@@ -8,8 +8,8 @@
 
 namespace nemocube {
 
-/// The events of one rank as text of a trace in the JSON Object Format of the Chrome Trace Event Format, which ui.perfetto.dev
-/// and chrome://tracing read. Each event begins with ",\n".
+/// The events of one rank as text of a trace in the JSON Object Format of the Chrome Trace Event Format,
+/// which ui.perfetto.dev and chrome://tracing read. Each event begins with ",\n".
 ///
 ///   pid   the rank; tid the row (core/trace.h) plus 1, since readers take thread 0 for the idle one
 ///   ts    microseconds of the clock of rank 0 since `origin`; dur microseconds

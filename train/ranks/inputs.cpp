@@ -62,8 +62,8 @@ void want_same_settings(Communicator& group, std::optional<bool> allow_differing
   require(differing.empty(), differing);
 }
 
-/// What the rows of `section` are made of, on this rank. All ranks compare; they may have other roles, or these in
-/// another order.
+/// What the rows of `section` are made of, on this rank. All ranks compare; they may have other roles, or
+/// these in another order.
 void want_same_parts(Communicator* group, const DatasetSection& section, const RowInputs& inputs) {
   if (!group || group->size() == 1) return;
   std::string own;  // lines of role, sum and name; the place itself may be another on each rank

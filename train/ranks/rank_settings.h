@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-/// Settings that reach a run from outside its recipe, on every rank by itself. Ranks that differ in them would train
-/// another model without a word, or call different collectives.
+/// Settings that reach a run from outside its recipe, on every rank by itself. Ranks that differ in them
+/// would train another model without a word, or call different collectives.
 namespace nemocube {
 
 struct RankSetting {
@@ -16,15 +16,15 @@ struct RankSetting {
 };
 
 /// The settings of this process, in an order that is the same on all ranks: the variables of
-/// environment_variables (core/environment.h) that matter; instruction set, hints and arithmetic of oneDNN, which
-/// its variables and the CPU decide; the instruction sets of the program's own code and of the C library. To be
-/// called when the variables that the recipe sets are set.
+/// environment_variables (core/environment.h) that matter; instruction set, hints and arithmetic of oneDNN,
+/// which its variables and the CPU decide; the instruction sets of the program's own code and of the C
+/// library. To be called when the variables that the recipe sets are set.
 std::vector<RankSetting> settings_of_this_rank();
 
 /// What is not the same on all ranks, as a message, or "" where nothing is:
 ///     the environment variable X is not the same on all ranks: rank 1 has '2'; ranks 0, 2 and 3 have none
-/// `of_ranks`: the settings of each rank. `allow_differing_machines`: the key of the recipe; absent where a command has
-/// no recipe, and the message then does not name the key.
+/// `of_ranks`: the settings of each rank. `allow_differing_machines`: the key of the recipe; absent where a
+/// command has no recipe, and the message then does not name the key.
 std::string differing_settings(std::span<const std::vector<RankSetting>> of_ranks,
                                std::optional<bool> allow_differing_machines);
 

@@ -18,7 +18,8 @@ namespace nemocube {
 /// one rank all functions below are free.
 class RunRanks {
  public:
-  /// `device`: where this rank's part of the model lies. Throws Error when the number of ranks does not fit the recipe.
+  /// `device`: where this rank's part of the model lies. Throws Error when the number of ranks does not fit
+  /// the recipe.
   RunRanks(World& world, const DistributedSection& section, const ParallelSettings& settings, Device device);
 
   bool several() const { return world_.size() > 1; }
@@ -43,7 +44,8 @@ class RunRanks {
   /// Of all ranks of the world.
   std::int64_t largest(std::int64_t value) const;
   double sum(double value) const;
-  /// What the world and each of these groups have done so far on this rank. Waits for collectives of CUDA tensors.
+  /// What the world and each of these groups have done so far on this rank. Waits for collectives of CUDA
+  /// tensors.
   std::vector<CommStats> stats(const ProcessGroups& groups) const;
   /// Their sum.
   CommStats total_stats(const ProcessGroups& groups) const;

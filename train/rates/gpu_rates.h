@@ -11,25 +11,27 @@ struct GpuRates {
   double tensor_flops = 989e12, single_flops = 67e12;
   double multiprocessors = 132, clock = 1.755e9;
   double warp_instructions = 4;  ///< a clock and multiprocessor; of wavefronts of 128 bytes there is 1
-  /// The memory of the device as its driver reports it, which is less than the size in the name: 79.1 GiB of an H100 of 80 GB
-  /// (github.com/vllm-project/vllm, issue 27508), 139 GiB of the H200 of docs/measured.md.
+  /// The memory of the device as its driver reports it, which is less than the size in the name: 79.1 GiB of
+  /// an H100 of 80 GB (github.com/vllm-project/vllm, issue 27508), 139 GiB of the H200 of docs/measured.md.
   std::int64_t memory_bytes = 791 * (std::int64_t{1} << 30) / 10;
 };
 
-/// "h100" or "h100-80" (SXM, 80 GB), "h200" or "h200-141", which is the same but for its memory (141 GB, 4.8 TB/s: NVIDIA, H200
-/// datasheet). Error for other names.
+/// "h100" or "h100-80" (SXM, 80 GB), "h200" or "h200-141", which is the same but for its memory (141 GB, 4.8
+/// TB/s: NVIDIA, H200 datasheet). Error for other names.
 GpuRates gpu_rates(const std::string& name);
 
-/// Links of machines of 8 GPUs, a direction and GPU: NVLink 4 has 450 GB/s, of which collectives reach about 0.8
-/// (nccl-tests); the network has an interface of 400 Gbit/s for each GPU. Latencies are those of small collectives.
+/// Links of machines of 8 GPUs, a direction and GPU: NVLink 4 has 450 GB/s, of which collectives reach about
+/// 0.8 (nccl-tests); the network has an interface of 400 Gbit/s for each GPU. Latencies are those of small
+/// collectives.
 struct LinkRates {
   std::int64_t gpus_of_node = 8;
   double node_bytes = 360e9, network_bytes = 45e9;       ///< a second
   double node_latency = 10e-6, network_latency = 25e-6;  ///< seconds of a call, whatever its bytes
 };
 
-/// What compiled kernels have reached of a GPU's peak rates: on an H200, in bf16, at the sizes of Nemotron 3 Nano and 8,192
-/// tokens (docs/measured.md). The scan's are from before it walked along segments of a sequence at the same time.
+/// What compiled kernels have reached of a GPU's peak rates: on an H200, in bf16, at the sizes of Nemotron 3
+/// Nano and 8,192 tokens (docs/measured.md). The scan's are from before it walked along segments of a
+/// sequence at the same time.
 struct ReachedShares {
   double products = 0.75;  ///< of tensor_flops, as all but memory: cuBLAS
   double experts = 0.45;   ///< grouped_linear

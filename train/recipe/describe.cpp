@@ -82,8 +82,9 @@ class Writer {
   }
 
  private:
-  /// Replaces text that came out of variables, and such text at the beginning of a path, by the text as written: a
-  /// run's directory gives way to the model in it. Longer texts come first, because they may begin with others.
+  /// Replaces text that came out of variables, and such text at the beginning of a path, by the text as
+  /// written: a run's directory gives way to the model in it. Longer texts come first, because they may begin
+  /// with others.
   void write_variables(std::string& yaml_of_value) const {
     for (const auto& [text, written] : *interpolated_ | std::views::reverse)
       replace(yaml_of_value, text, written);

@@ -78,11 +78,12 @@ struct Environment {
 /// The value of a variable of the process; null when it is not set.
 using GetVariable = std::function<const char*(const char* name)>;
 
-/// What `recipe` and the environment say. Throws Error naming variable or key for a word that a setting does not
-/// have, for a dispatcher that contradicts nemotronh_ep_require_deepep, and for the dispatcher `local` where tokens
-/// must leave their ranks.
+/// What `recipe` and the environment say. Throws Error naming variable or key for a word that a setting does
+/// not have, for a dispatcher that contradicts nemotronh_ep_require_deepep, and for the dispatcher `local`
+/// where tokens must leave their ranks.
 ///
-///   NEMOTRONH_TP_PARALLEL_CE        false: off; true: what the two below say, auto in place of off from the recipe
+///   NEMOTRONH_TP_PARALLEL_CE        false: off; true: what the two below say, auto in place of off from the
+///                                   recipe
 ///   NEMOTRONH_TP_PARALLEL_CE_IMPL   native, te (or fused), auto, off; ahead of distributed.tp_cross_entropy
 ///   NEMOAUTOMODEL_PP_BLOCK_WEIGHTS  parse_block_weights(); ahead of distributed.pipeline.block_weights
 ///   NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL, NEMOAUTOMODEL_PP_ALLOW_UNDERFILL

@@ -11,8 +11,8 @@
 #include "train/recipe/reading.h"
 #include "train/recipe/words.h"
 
-/// Fills the structs of a recipe from its YAML tree: the visitor of fields.h that reads. Problems are collected
-/// in Reading; reading continues after each.
+/// Fills the structs of a recipe from its YAML tree: the visitor of fields.h that reads. Problems are
+/// collected in Reading; reading continues after each.
 namespace nemocube::recipe {
 
 class Reader {
@@ -73,7 +73,8 @@ class Reader {
     else
       out = other;
   }
-  /// A value, or a section with the one key `inner`, which has that value. `kind`: of that section, see section().
+  /// A value, or a section with the one key `inner`, which has that value. `kind`: of that section, see
+  /// section().
   template <class T>
   void value_or_section(const char* key, const char* inner, T& out, const char*, Range range,
                         const char* kind = nullptr) {

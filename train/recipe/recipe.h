@@ -29,16 +29,18 @@
 ///
 /// From the text to the structs below (recipe.cpp):
 ///   1. yaml.cpp parses the text into a tree of Value; override.cpp applies each --set to the tree.
-///   2. Reader walks the tree along fields.h, which declares every key: its name, variable, meaning and range.
+///   2. Reader walks the tree along fields.h, which declares every key: its name, variable, meaning and
+///   range.
 ///      types.h reads a value of each C++ type; names.h has the words for enumerations. Reader then looks at
 ///      the keys left over: inert_keys.h lists AutoModel's keys without effect, all others are unknown.
-///   3. rules.cpp and distributed_rules.cpp check what involves several keys, and fill in defaults that depend
+///   3. rules.cpp and distributed_rules.cpp check what involves several keys, and fill in defaults that
+///   depend
 ///      on other keys.
 ///   4. Reading collects the problems of all steps and throws them as one Error.
-/// Two more visitors of fields.h go the other way: describe.cpp writes a recipe as YAML, and key_list.cpp makes
-/// the table of docs/recipe.md. A new key is a variable here, a line in fields.h, and the table made anew.
-/// The sections about ranks are in distributed.h and distributed_fields.h. environment.h adds what environment
-/// variables say, which is no part of a recipe.
+/// Two more visitors of fields.h go the other way: describe.cpp writes a recipe as YAML, and key_list.cpp
+/// makes the table of docs/recipe.md. A new key is a variable here, a line in fields.h, and the table made
+/// anew. The sections about ranks are in distributed.h and distributed_fields.h. environment.h adds what
+/// environment variables say, which is no part of a recipe.
 namespace nemocube {
 
 struct StepSchedulerSection {
@@ -81,12 +83,14 @@ struct ModelSection {
   std::optional<double> mtp_loss_scaling_factor;
   MoeSection moe;
   BackendSection backend;
-  /// Not of the recipe: what config.json says, where a rule of the recipe had to know it. See config_of_model().
+  /// Not of the recipe: what config.json says, where a rule of the recipe had to know it. See
+  /// config_of_model().
   std::optional<ModelConfig> known_config = {};
 };
 
-/// What happens where the tensors of a checkpoint's optimizer are not those of the run's. Megatron calls "unexpected" those
-/// that the run asks for and the checkpoint lacks, "missing" those that the run does not ask for.
+/// What happens where the tensors of a checkpoint's optimizer are not those of the run's. Megatron calls
+/// "unexpected" those that the run asks for and the checkpoint lacks, "missing" those that the run does not
+/// ask for.
 enum class Strictness {
   raise_all,         ///< an Error
   raise_unexpected,  ///< an Error for those that the checkpoint lacks
@@ -261,8 +265,8 @@ struct MfuSection {
   std::optional<double> peak_tflops;
 };
 
-/// The key `recipe`: a class of AutoModel's, as text or as `_target_` of a section. Of a dotted path the last component
-/// counts.
+/// The key `recipe`: a class of AutoModel's, as text or as `_target_` of a section. Of a dotted path the last
+/// component counts.
 struct RecipeClass {
   std::string text;
   friend bool operator==(const RecipeClass&, const RecipeClass&) = default;
@@ -281,7 +285,8 @@ struct BenchmarkSection {
   std::optional<std::optional<std::string>> json_output_path;
 };
 
-/// TensorBoard's event files: TensorboardOptions (train/logging/tensorboard_log.h). The keys are Megatron-LM's options.
+/// TensorBoard's event files: TensorboardOptions (train/logging/tensorboard_log.h). The keys are
+/// Megatron-LM's options.
 struct TensorboardSection {
   bool enabled = true;
   std::optional<std::string> tensorboard_dir;  ///< absent: tensorboard/ in checkpoint.checkpoint_dir
@@ -346,13 +351,13 @@ struct Recipe {
   std::vector<std::string> warnings;   ///< messages about keys that this recipe makes pointless
   std::map<std::string, std::string>
       interpolated;  ///< text that came out of variables, to the text as written
-  /// Not of the recipe: what chat templates show as the present moment (strftime_now), the same in all renderings of a run.
-  /// Absent: the moment at which a template is loaded.
+  /// Not of the recipe: what chat templates show as the present moment (strftime_now), the same in all
+  /// renderings of a run. Absent: the moment at which a template is loaded.
   std::optional<Moment> moment = {};
 };
 
-/// Whether the recipe is a benchmark: it has data of `mock` then, a constant learning rate, and neither clipping,
-/// validation, checkpoints nor logs, whatever it says about these.
+/// Whether the recipe is a benchmark: it has data of `mock` then, a constant learning rate, and neither
+/// clipping, validation, checkpoints nor logs, whatever it says about these.
 bool is_benchmark(const Recipe& recipe);
 
 /// The use of a recipe, which decides which sections it must have.
@@ -377,15 +382,16 @@ Recipe parse_recipe(const std::string& yaml, const std::string& name,
 
 /// The resolved recipe in YAML, defaults filled in, ignored keys left out. Loading it gives the same recipe.
 std::string describe(const Recipe& recipe);
-/// The same for files that others may read: text that came from environment variables, and may be a secret, is
-/// written as the recipe has it (${oc.env:NAME}). A comment for each says what tells a later run that the value has
-/// changed.
+/// The same for files that others may read: text that came from environment variables, and may be a secret,
+/// is written as the recipe has it (${oc.env:NAME}). A comment for each says what tells a later run that the
+/// value has changed.
 std::string describe_for_file(const Recipe& recipe);
-/// A message for such files: texts that came from variables (Recipe::interpolated) are written as the recipe has them, unless
-/// they have fewer than four characters, as numbers do.
+/// A message for such files: texts that came from variables (Recipe::interpolated) are written as the recipe
+/// has them, unless they have fewer than four characters, as numbers do.
 std::string message_for_file(std::string message, const std::map<std::string, std::string>& interpolated);
-/// That comment for the value `text`, written `written`; up to the digest it begins with interpolation_note(). The
-/// digest has 16 bits, so nobody can tell from it which of many guesses is the value.
+/// That comment for the value `text`, written `written`; up to the digest it begins with
+/// interpolation_note(). The digest has 16 bits, so nobody can tell from it which of many guesses is the
+/// value.
 std::string interpolation_note(const std::string& written);
 std::string interpolation_digest(const std::string& text);
 
@@ -393,9 +399,9 @@ std::string interpolation_digest(const std::string& text);
 /// batch does not divide into whole forward passes.
 std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp);
 
-/// Microbatches of a step on each of `dp` data-parallel ranks: local_batch_size / pp_microbatch_size for each of
-/// grad_accumulation_steps(); without a pipeline a forward pass is one microbatch. Throws Error when they are not
-/// whole.
+/// Microbatches of a step on each of `dp` data-parallel ranks: local_batch_size / pp_microbatch_size for each
+/// of grad_accumulation_steps(); without a pipeline a forward pass is one microbatch. Throws Error when they
+/// are not whole.
 std::int64_t microbatches_of_step(const Recipe& recipe, std::int64_t dp);
 
 }  // namespace nemocube

@@ -134,8 +134,8 @@ void want_section(bool there, const char* section, Reading& reading) {
     reading.problem(nullptr, section, cat(reading.file(), ": the section '", section, "' is missing"));
 }
 
-/// A model may also be named by a checkpoint or by the folder of a run. From here on the recipe names the model
-/// found there, because LATEST moves while that run goes on.
+/// A model may also be named by a checkpoint or by the folder of a run. From here on the recipe names the
+/// model found there, because LATEST moves while that run goes on.
 void find_model_of_run(ModelSection& model, const std::string& key, Reading& reading) {
   const std::filesystem::path path = model.path;
   std::error_code unclear;  // what cannot be reached has its own message

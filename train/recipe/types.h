@@ -90,8 +90,8 @@ std::string text_of(const T& value) {
   return show(value, any).text;
 }
 
-/// The index of the value in `names`. Throws Error listing `names` for another word. With `class_noun` ("class")
-/// the value is a class by its dotted path, of which the last component counts.
+/// The index of the value in `names`. Throws Error listing `names` for another word. With `class_noun`
+/// ("class") the value is a class by its dotted path, of which the last component counts.
 std::size_t read_choice(const Place& at, const std::vector<std::string>& names,
                         const char* class_noun = nullptr);
 

@@ -89,8 +89,9 @@ TEST_CASE("a section of very many keys takes no quadratic time") {
   CHECK(parse_yaml(text, "r").entries.size() == 25'000);
 }
 
-/// Runs `work` in a child with 1 GiB of memory beyond what this process has and 30 s of processor time; what is left of the
-/// child's stack and heap by then does not matter. Returns the child's status, 0 when `work` returned.
+/// Runs `work` in a child with 1 GiB of memory beyond what this process has and 30 s of processor time; what
+/// is left of the child's stack and heap by then does not matter. Returns the child's status, 0 when `work`
+/// returned.
 int status_within_limits(const auto& work) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -2,7 +2,8 @@
 #include <string>
 #include <vector>
 
-/// What all charts have in common: the frame with heading, legend and a table of the numbers, and the drawing's begin.
+/// What all charts have in common: the frame with heading, legend and a table of the numbers, and the
+/// drawing's begin.
 namespace nemocube::run_report {
 
 /// Colours of the page's style by number, "c0" to "c7"; further ones begin again.
@@ -16,7 +17,8 @@ struct LegendEntry {
   Sign sign = Sign::line;
 };
 
-/// Texts of a table, not escaped. Columns that `text_columns` counts from the left are text, the others numbers.
+/// Texts of a table, not escaped. Columns that `text_columns` counts from the left are text, the others
+/// numbers.
 struct Table {
   std::vector<std::string> head;
   std::vector<std::vector<std::string>> rows;
@@ -37,7 +39,8 @@ struct Figure {
 };
 std::string figure_html(const Figure& figure);
 
-/// The start tag of an SVG that is `width` by `height` and scales, with title and description for screen readers.
+/// The start tag of an SVG that is `width` by `height` and scales, with title and description for screen
+/// readers.
 std::string svg_begin(const Figure& figure, double width, double height, const std::string& description);
 std::string svg_text(double x, double y, const std::string& classes, const std::string& text);
 std::string svg_line(double x1, double y1, double x2, double y2, const std::string& classes);

@@ -5,8 +5,8 @@
 /// Pieces of a page. Elements are written so that the page is also well-formed XML.
 namespace nemocube::run_report {
 
-/// Text from outside as the text of an element, or as the value of an attribute in double quotes: & < > " ' are
-/// escaped, and what cannot be shown is written as in printable() (core/quote.h).
+/// Text from outside as the text of an element, or as the value of an attribute in double quotes: & < > " '
+/// are escaped, and what cannot be shown is written as in printable() (core/quote.h).
 std::string escaped(std::string_view text);
 
 /// The shortest decimal that reads back as the same number, for attributes that programs read.

@@ -30,8 +30,8 @@ struct LineChart {
   std::string mark_name = {};  ///< for the legend
 };
 
-/// Lines over steps. Each point has the attributes data-x and data-y with exact numbers, and its numbers as a tooltip. pre: a
-/// series has a point.
+/// Lines over steps. Each point has the attributes data-x and data-y with exact numbers, and its numbers as a
+/// tooltip. pre: a series has a point.
 std::string line_chart_html(const LineChart& chart);
 
 }  // namespace nemocube::run_report

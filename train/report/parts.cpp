@@ -17,8 +17,8 @@ namespace {
 
 std::string numbered_id(const char* word, std::size_t number) { return cat(word, "-", number); }
 
-/// What remains of a step is computation, and time in which the rank did neither. Communication beside computation is
-/// taken from the rest, so that the parts add up to the step.
+/// What remains of a step is computation, and time in which the rank did neither. Communication beside
+/// computation is taken from the rest, so that the parts add up to the step.
 std::string times_html(const RunData& run, std::size_t number) {
   const TrainingLog& log = run.training;
   StackedChart chart{

@@ -7,8 +7,8 @@ namespace {
 
 constexpr double tick_gap = 8;  // between a text of the y axis and the axis
 
-/// Room for the longest text of the y axis where texts are largest: on small screens, where style.cpp sets 19 and 30 pixels. A digit
-/// is up to 0.64 of that wide (DejaVu Sans).
+/// Room for the longest text of the y axis where texts are largest: on small screens, where style.cpp sets 19
+/// and 30 pixels. A digit is up to 0.64 of that wide (DejaVu Sans).
 double room_for_ticks(const Axis& y, bool wide) {
   std::size_t longest = 0;
   for (const double tick : y.ticks) longest = std::max(longest, y.tick_text(tick).size());

@@ -9,9 +9,9 @@
 
 #include "train/report/thinning.h"
 
-/// Logs of a run (docs/logs.md) in bounded memory, whatever their length. Damaged lines, such as a last one that is
-/// not written to its end, are left out and counted. Fields that a line lacks, or that are no finite numbers, are
-/// left out.
+/// Logs of a run (docs/logs.md) in bounded memory, whatever their length. Damaged lines, such as a last one
+/// that is not written to its end, are left out and counted. Fields that a line lacks, or that are no finite
+/// numbers, are left out.
 namespace nemocube::run_report {
 
 /// A field over the steps.
@@ -36,13 +36,14 @@ struct ExpertLog {
   std::vector<std::vector<double>> tokens;  ///< of each block and expert, over all steps
 };
 
-/// The depth of multi-token prediction whose loss a field of training.jsonl is: 3 of "mtp_loss_3"; of other fields nothing.
+/// The depth of multi-token prediction whose loss a field of training.jsonl is: 3 of "mtp_loss_3"; of other
+/// fields nothing.
 std::optional<std::int64_t> mtp_depth(std::string_view field);
 
 struct TrainingLog {
   std::map<std::string, Curve> curves;  ///< by name of the field; only fields that some line has
-  /// Seconds of a step: the whole step, then data_seconds, communication_seconds and communication_waiting_seconds, 0
-  /// where a line lacks one. The whole is num_tokens_per_step / tps.
+  /// Seconds of a step: the whole step, then data_seconds, communication_seconds and
+  /// communication_waiting_seconds, 0 where a line lacks one. The whole is num_tokens_per_step / tps.
   RunMeans times;
   bool has_data_times = false, has_communication_times = false;
   std::vector<ProgramStart> starts;

@@ -22,8 +22,8 @@ struct Predictions {
   double exact_match = 0, f1 = 0;    ///< percent, of all
 };
 
-/// The predictions of each validation set of questions. What the recipe's paths name is looked for from the working directory.
-/// `absent` gets a sentence for each set that cannot be shown.
+/// The predictions of each validation set of questions. What the recipe's paths name is looked for from the
+/// working directory. `absent` gets a sentence for each set that cannot be shown.
 std::vector<Predictions> read_predictions(const Recipe& recipe, std::vector<std::string>& absent);
 
 }  // namespace nemocube::run_report

@@ -27,9 +27,9 @@ struct PipelineProfile {
   double seconds = 0;      ///< from the first begin to the last end
 };
 
-/// The last step of a profile that `train --profile` has written, a Chrome trace: its events of category "pipeline"
-/// whose name begins with "forward" or "backward". A rank's step ends where an action comes again. Throws Error naming
-/// the file when it cannot be read, is no such trace, or has no such event.
+/// The last step of a profile that `train --profile` has written, a Chrome trace: its events of category
+/// "pipeline" whose name begins with "forward" or "backward". A rank's step ends where an action comes again.
+/// Throws Error naming the file when it cannot be read, is no such trace, or has no such event.
 PipelineProfile read_pipeline_profile(const std::filesystem::path& path);
 
 }  // namespace nemocube::run_report

@@ -76,7 +76,8 @@ void read_validation(RunData& run) {
   }
 }
 
-/// training.jsonl in abandoned/, with and without a number, and training.jsonl.branch_N of a run that has gone back.
+/// training.jsonl in abandoned/, with and without a number, and training.jsonl.branch_N of a run that has
+/// gone back.
 void read_branches(RunData& run) {
   std::vector<fs::path> logs;
   for (const fs::path& folder : {run.folder / "abandoned", run.folder})

@@ -18,8 +18,8 @@ namespace nemocube::run_report {
 /// How far a run has come.
 enum class Progress { under_way, finished, stopped, unknown };
 
-/// What a report says of one run, read from its directory (checkpoint.checkpoint_dir). The run may be under way. Where a part
-/// is absent, a sentence says why.
+/// What a report says of one run, read from its directory (checkpoint.checkpoint_dir). The run may be under
+/// way. Where a part is absent, a sentence says why.
 struct RunData {
   std::filesystem::path folder;
   std::string name;  ///< last part of the folder's path

@@ -5,8 +5,8 @@
 
 namespace nemocube::run_report {
 
-/// The keys of a recipe in YAML with their values, "optimizer.lr" and "0.001", in the order of the file. A list and an empty
-/// section are one value. Throws Error when the text is no YAML.
+/// The keys of a recipe in YAML with their values, "optimizer.lr" and "0.001", in the order of the file. A
+/// list and an empty section are one value. Throws Error when the text is no YAML.
 std::vector<std::pair<std::string, std::string>> flattened(const std::string& yaml);
 
 struct KeyOfRecipes {

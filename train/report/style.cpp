@@ -2,8 +2,8 @@
 
 namespace nemocube::run_report {
 
-// Colours c0 to c7 begin with those of Okabe and Ito ("Color Universal Design", 2008), which colour-blind people tell apart,
-// darkened or lightened until each has a contrast of 3 to its background.
+// Colours c0 to c7 begin with those of Okabe and Ito ("Color Universal Design", 2008), which colour-blind
+// people tell apart, darkened or lightened until each has a contrast of 3 to its background.
 std::string_view style_sheet() {
   return R"(
 :root {

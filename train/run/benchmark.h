@@ -7,8 +7,8 @@
 #include "parallel/comm/world.h"
 #include "train/recipe/environment.h"
 
-/// Recipes of AutoModel's class BenchmarkingRecipeForNextTokenPrediction (nemo_automodel/recipes/llm/benchmark.py): the
-/// time of training steps on random tokens.
+/// Recipes of AutoModel's class BenchmarkingRecipeForNextTokenPrediction
+/// (nemo_automodel/recipes/llm/benchmark.py): the time of training steps on random tokens.
 namespace nemocube {
 
 struct BenchmarkResult {
@@ -30,14 +30,16 @@ struct BenchmarkResult {
   double tokens() const;            ///< of a step
 };
 
-/// Percent of the peak of all ranks that `flops` operations in `seconds` are; `peak_tflops`: 10^12 a second, of one.
+/// Percent of the peak of all ranks that `flops` operations in `seconds` are; `peak_tflops`: 10^12 a second,
+/// of one.
 double mfu_percent(double flops, std::int64_t ranks, double seconds, double peak_tflops);
 
-/// Runs the steps: forward and backward of the microbatches and the update, at the constant learning rate of the
-/// optimizer section, without clipping. What the recipe says besides is as in training: the ranks, the device, kernels,
-/// dtypes, activation checkpointing, CUDA graphs, experts in turn (model.backend.fake_balanced_gate). A step's time
-/// begins when its rows are there, and ends when the host has its results. Calls `on_step` on rank 0 after each step.
-/// `recipe`: is_benchmark(). All ranks call it together, and get the result. Throws Error like run_training().
+/// Runs the steps: forward and backward of the microbatches and the update, at the constant learning rate of
+/// the optimizer section, without clipping. What the recipe says besides is as in training: the ranks, the
+/// device, kernels, dtypes, activation checkpointing, CUDA graphs, experts in turn
+/// (model.backend.fake_balanced_gate). A step's time begins when its rows are there, and ends when the host
+/// has its results. Calls `on_step` on rank 0 after each step. `recipe`: is_benchmark(). All ranks call it
+/// together, and get the result. Throws Error like run_training().
 BenchmarkResult run_benchmark(const Recipe& recipe, const ParallelSettings& settings, World& world,
                               Device device, const std::function<void(const BenchmarkResult&)>& on_step);
 

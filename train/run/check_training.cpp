@@ -47,8 +47,9 @@ class Problems {
   std::vector<std::string> found_;
 };
 
-/// Throws Error where the checkpoint to resume from is missing, or its rows were made of something else than `dataset` is; warns
-/// where those of `validation` were. Null: unknown. What else is wrong in a checkpoint shows when it is loaded.
+/// Throws Error where the checkpoint to resume from is missing, or its rows were made of something else than
+/// `dataset` is; warns where those of `validation` were. Null: unknown. What else is wrong in a checkpoint
+/// shows when it is loaded.
 void check_rows_of_checkpoint(const Recipe& recipe, const Dataset* dataset, const Validation* validation) {
   const CheckpointSection& section = recipe.checkpoint;
   const auto from = Checkpoints(section, describe(recipe)).find();

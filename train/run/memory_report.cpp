@@ -28,7 +28,8 @@ namespace nemocube {
 
 namespace {
 
-// Code and data of libraries that a run touches after its first allocation, most of it oneDNN's; and what MPI holds.
+// Code and data of libraries that a run touches after its first allocation, most of it oneDNN's; and what MPI
+// holds.
 constexpr std::int64_t code_bytes = 22'000'000, mpi_bytes = 20'000'000;
 
 /// What a run holds besides tensors, as the limit counts it: code and data of libraries, the heap, and where
@@ -55,8 +56,9 @@ std::int64_t besides_tensors(bool loads_mpi) {
   return bytes + cpu_headroom + std::max<std::int64_t>(limit.used - held, 0);
 }
 
-/// Products of different shapes that oneDNN prepares in a run, at most. Each kind of block has a few, and a pruned
-/// model has them for each block with sizes of its own; experts get other numbers of tokens in each pass.
+/// Products of different shapes that oneDNN prepares in a run, at most. Each kind of block has a few, and a
+/// pruned model has them for each block with sizes of its own; experts get other numbers of tokens in each
+/// pass.
 std::int64_t prepared_products(const Recipe& recipe, const ModelSetup& setup, const RankSizes& ranks,
                                const RunBatches& batches, std::int64_t passes) {
   // Validation has rows of its own lengths, and generated tokens come in any number.
@@ -220,8 +222,8 @@ std::vector<MemoryItem> memory_of_run(const Recipe& recipe, const Stack& model, 
   const std::int64_t snapshot = copies_for_saving(recipe) ? run.costs.snapshot_bytes(largest) : 0;
   if (recipe.evaluation.squad_metrics && !recipe.validation_datasets.empty())
     items.back().bytes = std::max(items.back().bytes, answering_memory(recipe, model, run.batches, run.plan));
-  // A tensor may lie in a larger block that was free; with a twelfth of the activations the sum was enough in all
-  // runs measured. Where every step asks for the same sizes, few blocks wait for another size.
+  // A tensor may lie in a larger block that was free; with a twelfth of the activations the sum was enough in
+  // all runs measured. Where every step asks for the same sizes, few blocks wait for another size.
   const std::int64_t larger = items.back().bytes / 12;
   items.push_back({"copy for saving", snapshot});
   const std::int64_t tensors = total_bytes(items) + larger, most_kept = most_cpu_reserved(tensors) - tensors;

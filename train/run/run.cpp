@@ -205,7 +205,8 @@ class Run {
   }
 
   // Watch SIGINT as well as the signals that the recipe names: a person at a terminal loses nothing by
-  // Ctrl-C. mpirun passes SIGUSR1 on, and goes on itself: it asks for the same where mpirun would not let ranks end by themselves.
+  // Ctrl-C. mpirun passes SIGUSR1 on, and goes on itself: it asks for the same where mpirun would not let
+  // ranks end by themselves.
   std::vector<int> watched_signals() const {
     std::vector<int> signals = recipe_.step_scheduler.preemption_signals;
     signals.push_back(SIGINT);
@@ -364,7 +365,8 @@ class Run {
     saved_steps_ = state_.step;
   }
 
-  // A schedule goes on as it began, however many steps the run has now: another length would change the rate at once.
+  // A schedule goes on as it began, however many steps the run has now: another length would change the rate
+  // at once.
   void keep_schedule() {
     if (!recipe_.lr_scheduler) {
       state_.schedule_length = 0;
@@ -424,8 +426,9 @@ class Run {
                                                step, losses.at(recipe_.early_stopping->metric));
   }
 
-  // A checkpoint is saved before its step is validated, so the loaded state lacks that validation. This counts it from the
-  // losses on disk, if there is one of each set. A recipe without early_stopping drops the count.
+  // A checkpoint is saved before its step is validated, so the loaded state lacks that validation. This
+  // counts it from the losses on disk, if there is one of each set. A recipe without early_stopping drops the
+  // count.
   void count_known_validation() {
     if (!recipe_.early_stopping) {
       state_.early_stopping.reset();

@@ -19,10 +19,10 @@ RunResult run_training(const Recipe& recipe, const ParallelSettings& settings, W
 
 /// Finds the problems that would stop run_training before its first step, without loading weights or making
 /// an optimizer. Checks the files of the model and its tokenizer, the data of all sets, the schedule, the
-/// parameter groups, that the checkpoint directory can be written, that the checkpoint to resume from exists and
-/// was written with the same data, that the recipe fits `ranks` and the model can be divided among them, but not
-/// the other contents of checkpoints. Creates nothing. Reports how much memory a rank will take, and warns when the
-/// machine has less.
+/// parameter groups, that the checkpoint directory can be written, that the checkpoint to resume from exists
+/// and was written with the same data, that the recipe fits `ranks` and the model can be divided among them,
+/// but not the other contents of checkpoints. Creates nothing. Reports how much memory a rank will take, and
+/// warns when the machine has less.
 /// Throws one Error that names all problems.
 void check_training(const Recipe& recipe, std::int64_t ranks, Device device, const std::string& gpu = {});
 

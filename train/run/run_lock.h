@@ -35,8 +35,8 @@ class RunLock {
   bool held_ = false;
 };
 
-/// Whether a process of this machine holds the RunLock of the directory, as far as /proc/locks says. Takes no lock, so no
-/// run is ever refused because of this call.
+/// Whether a process of this machine holds the RunLock of the directory, as far as /proc/locks says. Takes no
+/// lock, so no run is ever refused because of this call.
 bool is_run_locked(const std::filesystem::path& directory);
 
 }  // namespace nemocube

@@ -28,7 +28,8 @@ constexpr std::array<std::pair<const char*, const char*>, 7> parts{{{"start/mpi"
 double process_age() {
   std::ifstream file("/proc/self/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // The name in parentheses may hold anything. Field 22 is the start in ticks since boot (proc(5)), and 3 follows the name.
+  // The name in parentheses may hold anything. Field 22 is the start in ticks since boot (proc(5)), and 3
+  // follows the name.
   std::istringstream fields(text.substr(std::min(text.rfind(')') + 1, text.size())));
   std::string field;
   for (int number = 3; number <= 22; ++number) fields >> field;

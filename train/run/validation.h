@@ -23,8 +23,8 @@ Losses logged_losses(const Recipe& recipe, const std::filesystem::path& folder, 
 /// The validation sets of a recipe, ready to be used after any step of a run.
 class Validation {
  public:
-  /// Reads the data. Throws Error when it does not fit the model's vocabulary, or, on every rank of `ranks` (null: this one
-  /// alone), where it differs among them.
+  /// Reads the data. Throws Error when it does not fit the model's vocabulary, or, on every rank of `ranks`
+  /// (null: this one alone), where it differs among them.
   Validation(const Recipe& recipe, const ModelConfig& config, Communicator* ranks = nullptr);
   std::size_t sets() const { return sets_.size(); }
   /// What the rows of each set are made of, by name.
@@ -37,13 +37,14 @@ class Validation {
     std::int64_t consumed_samples = 0;
     RunLog* log = nullptr;  ///< null on all ranks but the first
   };
-  /// Of several ranks, all poll `together` at the same points; each independent replica polls `alone` at its own.
+  /// Of several ranks, all poll `together` at the same points; each independent replica polls `alone` at its
+  /// own.
   struct Stop {
     StopAsked together, alone;
   };
-  /// Validates the sets that are not in `known`, one after another, and logs a line for each. Returns the losses
-  /// by name of the set, `known` included. Once stopped, the current set and the remaining ones are neither
-  /// logged nor returned.
+  /// Validates the sets that are not in `known`, one after another, and logs a line for each. Returns the
+  /// losses by name of the set, `known` included. Once stopped, the current set and the remaining ones are
+  /// neither logged nor returned.
   Losses run(ParallelModel& model, const Moment& moment, const Stop& stop, const Losses& known = {}) const;
 
   /// Losses of `step` that an earlier process recorded in losses.json of the checkpoint saved after that
@@ -64,8 +65,8 @@ class Validation {
   std::map<std::string, RowInputs> rows_;
 };
 
-/// Warns of each validation set of the recipe whose rows are made of something else than those of a checkpoint were. A run goes on
-/// with them: its place is one in the training data.
+/// Warns of each validation set of the recipe whose rows are made of something else than those of a
+/// checkpoint were. A run goes on with them: its place is one in the training data.
 void warn_of_other_rows(const Recipe& recipe, const std::map<std::string, RowInputs>& written,
                         const std::map<std::string, RowInputs>& now);
 

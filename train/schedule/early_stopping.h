@@ -12,7 +12,8 @@ namespace nemocube {
 /// What the validations of a run so far say. Part of the run's state, so that a resumed run goes on counting.
 struct EarlyStoppingState {
   std::string metric;  ///< the validation set that was looked at
-  /// The lowest loss that was lower than the one before by more than min_delta, and its step; absent: none was finite.
+  /// The lowest loss that was lower than the one before by more than min_delta, and its step; absent: none
+  /// was finite.
   std::optional<double> best_loss;
   std::int64_t best_step = 0;  ///< pre: best_loss
   std::int64_t waited = 0;     ///< validations since then
@@ -20,18 +21,19 @@ struct EarlyStoppingState {
   friend bool operator==(const EarlyStoppingState&, const EarlyStoppingState&) = default;
 };
 
-/// The state after the validation of `step`, whose loss improves on the best one if it is finite and below that by more than
-/// min_delta, or the first finite one. A step that was counted before changes nothing. Where `state` looked at another metric,
-/// counting begins anew.
+/// The state after the validation of `step`, whose loss improves on the best one if it is finite and below
+/// that by more than min_delta, or the first finite one. A step that was counted before changes nothing.
+/// Where `state` looked at another metric, counting begins anew.
 EarlyStoppingState counted_validation(std::optional<EarlyStoppingState> state,
                                       const EarlyStoppingSection& section, std::int64_t step, double loss);
 
-/// Whether a run that has come to this state has ended: the last `patience` validations, or more, did not improve.
+/// Whether a run that has come to this state has ended: the last `patience` validations, or more, did not
+/// improve.
 bool has_ended(const std::optional<EarlyStoppingState>& state, const EarlyStoppingSection& section);
 
-/// Why the run has ended: "the validation loss of 3 validations in a row was not below 2.31, that of step 5, by more than 0.01".
-/// A set other than `default` is named, a min_delta of 0 is not. Without any finite loss the text says "was not finite".
-/// pre: has_ended()
+/// Why the run has ended: "the validation loss of 3 validations in a row was not below 2.31, that of step 5,
+/// by more than 0.01". A set other than `default` is named, a min_delta of 0 is not. Without any finite loss
+/// the text says "was not finite". pre: has_ended()
 std::string reason_of_end(const EarlyStoppingState& state, const EarlyStoppingSection& section);
 
 }  // namespace nemocube

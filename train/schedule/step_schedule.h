@@ -29,7 +29,8 @@ bool is_last_step_of_epoch(const StepSchedule& schedule, std::int64_t step);  //
 bool is_last_step(const StepSchedule& schedule, std::int64_t step);
 /// `preempted`: a signal asked the run to end after this step.
 bool is_checkpoint_step(const StepSchedule& schedule, std::int64_t step, bool preempted = false);
-/// Every val_every steps and, where the run saves checkpoints, at checkpoint steps, but never after a preemption signal.
+/// Every val_every steps and, where the run saves checkpoints, at checkpoint steps, but never after a
+/// preemption signal.
 bool is_validation_step(const StepSchedule& schedule, std::int64_t step, bool preempted = false);
 
 }  // namespace nemocube

@@ -41,7 +41,8 @@ ModelConfig config_of(const Task& task) {
 
 std::size_t model_blocks(const Task& task) { return config_of(task).blocks.size(); }
 
-// Microbatch m of the whole batch of a step. Some have labels for few tokens only, one rank's have none at all.
+// Microbatch m of the whole batch of a step. Some have labels for few tokens only, one rank's have none at
+// all.
 TokenBatch microbatch(const Task& task, int step, int m) {
   const std::uint64_t seed = static_cast<std::uint64_t>(1000 * step + m);
   const std::vector<std::int64_t> lengths =
@@ -181,7 +182,8 @@ std::vector<Layout> layouts() {
 
 }  // namespace
 
-// The experts that tokens choose have a margin: a thousand times the roundings that layouts differ by moves none.
+// The experts that tokens choose have a margin: a thousand times the roundings that layouts differ by moves
+// none.
 void check_margin(const Task& task, int ranks, const History& history, double shake) {
   const History shaken = one_rank(task, ranks, false, shake);
   for (std::size_t s = 0; s < history.steps.size(); ++s)

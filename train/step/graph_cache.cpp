@@ -10,9 +10,11 @@
 namespace nemocube {
 namespace {
 
-// Each holds what CUDA keeps of every launch. A run has about four: three kinds of microbatches, and the update.
+// Each holds what CUDA keeps of every launch. A run has about four: three kinds of microbatches, and the
+// update.
 constexpr std::size_t most_entries = 16;
-// Work of others may have taken the place of a table that the first run made; it is made again when the work runs as it is.
+// Work of others may have taken the place of a table that the first run made; it is made again when the work
+// runs as it is.
 constexpr int most_failures = 2;
 
 /// Calls a function if an exception leaves the scope.

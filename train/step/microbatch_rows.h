@@ -12,8 +12,8 @@ struct MicrobatchRows {
   /// In host memory.
   MicrobatchRows(const ParallelModel& parallel, const TokenBatch& batch);
   MicrobatchRows to(Device device) const;
-  /// Takes over the values of another microbatch of the same sizes, in the memory that is there. The sequences become those
-  /// of the other one (Sequences::become).
+  /// Takes over the values of another microbatch of the same sizes, in the memory that is there. The
+  /// sequences become those of the other one (Sequences::become).
   void become(const MicrobatchRows& other);
 
   std::int64_t label_count() const { return labels.values ? labels.count() : 0; }

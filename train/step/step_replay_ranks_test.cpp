@@ -21,7 +21,8 @@ namespace {
 
 constexpr int steps = 3;
 
-// One block of each kind, with few heads and long chunks: the software GPU spends most of a step in the scans.
+// One block of each kind, with few heads and long chunks: the software GPU spends most of a step in the
+// scans.
 ModelConfig small_model() {
   ModelConfig config = grid_model();
   config.blocks = parse_pattern("ME*-").blocks;
@@ -123,8 +124,8 @@ TEST_CASE("step graphs: ranks have the bits of steps without graphs, with their 
     return compare_steps(
         plan_of({.grid = {.pp = ranks}, .schedule = schedule, .chunks = chunks}, small_model()), 4);
   };
-  // Ranks that share a device send messages of the host, in passes that reduce gradients and in the update. A pass of this
-  // model has about 147 launches: more than this many are those of all three passes of a step.
+  // Ranks that share a device send messages of the host, in passes that reduce gradients and in the update. A
+  // pass of this model has about 147 launches: more than this many are those of all three passes of a step.
   const std::int64_t all = 3 * 130;
   CHECK((data_parallel(ZeroLevel::none, true) > all) == nccl);
   CHECK((data_parallel(ZeroLevel::optimizer, true) > all) == nccl);

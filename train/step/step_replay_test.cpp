@@ -124,7 +124,8 @@ void check_same(const Trainer& got, const Trainer& want) {
   for (std::size_t i = 0; i < a.size(); ++i) CHECK_BITS(a[i], b[i]);
 }
 
-/// The steps `all` of a trainer with or without graphs. `also` is called behind each with its launches, and those in graphs.
+/// The steps `all` of a trainer with or without graphs. `also` is called behind each with its launches, and
+/// those in graphs.
 struct Course {
   using Also = std::function<void(int step, std::int64_t launches, std::int64_t in_graphs)>;
   Course(const Task& task, bool graphs, const std::vector<std::vector<TokenBatch>>& all,

@@ -17,8 +17,8 @@ namespace {
 using Kind = Action::Kind;
 using Payload = Transfer::Payload;
 
-/// The zone of the passes of one of this rank's chunks: "step/forward" of the first, "step/forward 1" of the second. In a
-/// trace they are actions of a pipeline.
+/// The zone of the passes of one of this rank's chunks: "step/forward" of the first, "step/forward 1" of the
+/// second. In a trace they are actions of a pipeline.
 Zone& zone_of(const std::string& passes, std::size_t chunk) {
   static std::mutex mutex;
   static std::map<std::string, std::unique_ptr<Zone>> zones;
@@ -128,8 +128,8 @@ bool StepRunner::is_whole_microbatch(const Program& program, std::size_t at) con
   return true;
 }
 
-// `ends`: the step has no other microbatch behind this one. Work on other streams that the passes begin then is awaited in
-// the same graph.
+// `ends`: the step has no other microbatch behind this one. Work on other streams that the passes begin then
+// is awaited in the same graph.
 void StepRunner::run_whole(std::int64_t microbatch, bool last, bool ends, StepTensors& sums) {
   MicrobatchRows& own = rows(microbatch);
   own = replay_->place(own);
@@ -241,8 +241,8 @@ void StepRunner::backward(const Action& action, bool last, StepTensors& sums) {
   if (kind == Kind::backward) live_.erase(found);
 }
 
-// Each call of a router has a row of `own`. The calls of a repeated layer of multi-token prediction come last, one depth
-// after another, and are added to the rows of that layer.
+// Each call of a router has a row of `own`. The calls of a repeated layer of multi-token prediction come
+// last, one depth after another, and are added to the rows of that layer.
 void StepRunner::add_sums(const RouterSums& own, std::size_t chunk, StepTensors& sums) const {
   if (!own.counts) return;
   // The layers of a chunk follow each other.

@@ -6,15 +6,17 @@
 
 namespace nemocube {
 
-/// What a step adds up and decides, on the device of the model. MoE layers and parameters are numbered as in the
-/// whole model. All tensors lie in one, so that the host reads them once, by one copy, when the step ends.
+/// What a step adds up and decides, on the device of the model. MoE layers and parameters are numbered as in
+/// the whole model. All tensors lie in one, so that the host reads them once, by one copy, when the step
+/// ends.
 struct StepTensors {
   Tensor all;  ///< [n] f64: the tensors below, one after another
-  /// [1 + 4 L + 4 + D] f64 over the microbatches: the loss, the router losses of each of L MoE layers; the number of these
-  /// layers that have a coefficient for each kind of router loss; and the loss of each of D depths of multi-token prediction
+  /// [1 + 4 L + 4 + D] f64 over the microbatches: the loss, the router losses of each of L MoE layers; the
+  /// number of these layers that have a coefficient for each kind of router loss; and the loss of each of D
+  /// depths of multi-token prediction
   Tensor sums;
-  /// [L, E] i64: tokens sent to each expert. E is the number of experts of the layer that has the most; layers with fewer
-  /// experts have zeros at the end of their row.
+  /// [L, E] i64: tokens sent to each expert. E is the number of experts of the layer that has the most;
+  /// layers with fewer experts have zeros at the end of their row.
   Tensor counts;
   Tensor decision;  ///< [3] f64: see clip_decision
   Tensor finite;    ///< [parameters of the whole model] f64: see UpdateGate; 1 for those of other ranks
@@ -39,8 +41,8 @@ struct StepTensors {
   std::int64_t depths_ = 0;
 };
 
-/// The number of each MoE layer of this part among those of the whole model: of a chunk, and of all chunks. Those of multi-token
-/// prediction are the last of the model, and belong to the chunk with the head.
+/// The number of each MoE layer of this part among those of the whole model: of a chunk, and of all chunks.
+/// Those of multi-token prediction are the last of the model, and belong to the chunk with the head.
 std::vector<std::int64_t> moe_layer_numbers(const Stack& model, std::size_t chunk);
 std::vector<std::int64_t> moe_layer_numbers(const Stack& model);
 /// MoE layers of each depth of multi-token prediction.

@@ -31,8 +31,8 @@ BatchTotals count_batches(std::span<const TokenBatch> microbatches, Communicator
   return {counts[0], static_cast<double>(counts[1]), counts[2] == 0};
 }
 
-/// The auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token mean must
-/// not depend on how the batch is cut into microbatches.
+/// The auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token
+/// mean must not depend on how the batch is cut into microbatches.
 void begin_router_losses(Stack& model, const BatchTotals& totals) {
   for (MoeMixer* moe : model.moe_layers()) {
     moe->reset_totals();

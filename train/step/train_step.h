@@ -49,13 +49,14 @@ struct StepResult {
 
 /// One optimizer step over the microbatches of a global batch:
 /// forward and backward of each, gradients summed in f32 and divided by the global label count once, clip,
-/// update, router bias update. Gradients are cleared in every case. Of several ranks, all call with as many microbatches.
+/// update, router bias update. Gradients are cleared in every case. Of several ranks, all call with as many
+/// microbatches.
 StepResult train_step(ParallelModel& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options);
 
-/// Adds the token losses of one batch to `sum` [1] f64, on the device of the model, and returns its label count. Nothing
-/// is recorded, and the host does not wait. Of several ranks each has a share; the sum over all ranks counts every
-/// replica's batch once.
+/// Adds the token losses of one batch to `sum` [1] f64, on the device of the model, and returns its label
+/// count. Nothing is recorded, and the host does not wait. Of several ranks each has a share; the sum over
+/// all ranks counts every replica's batch once.
 std::int64_t evaluate_loss(ParallelModel& model, const TokenBatch& batch, const KernelChoice* kernels,
                            const Tensor& sum);
 

@@ -256,8 +256,8 @@ ModelConfig config_of_two_steps() {
   return config;
 }
 
-/// Two steps on a device: losses, norms, counts, weights and the state of the optimizer. `roomy`: batches with a
-/// capacity that is larger than they are.
+/// Two steps on a device: losses, norms, counts, weights and the state of the optimizer. `roomy`: batches
+/// with a capacity that is larger than they are.
 std::vector<Tensor> two_steps(Device device, OptimizerKind kind, DType dtype, bool checkpointing,
                               bool roomy = false) {
   const TestBatch batch = random_batch(config_of_two_steps(), {9, 4, 0, 6}, 63);
@@ -326,7 +326,8 @@ TEST_CASE("train_step: whole steps on cuda are close to those of the CPU, and th
     const auto got = two_steps(Device::cuda, kind, dtype, checkpointing),
                want = two_steps(Device::cpu, kind, dtype, checkpointing);
     REQUIRE(got.size() == want.size());
-    // Tens of roundings lie between the ids and a gradient; AdamW's first steps divide gradients by their size.
+    // Tens of roundings lie between the ids and a gradient; AdamW's first steps divide gradients by their
+    // size.
     const double most = dtype == DType::f32 ? 200 * 0x1p-24 : 40 * 0x1p-9;
     for (std::size_t i = 0; i < got.size(); ++i) {
       CAPTURE(i);
@@ -380,15 +381,16 @@ std::int64_t launches_of(const std::string& pattern, std::int64_t microbatches) 
 TEST_CASE("train_step: a block's launches on cuda, forward and backward, are as few as it needs" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
-  // The second of two blocks, in the second of two microbatches: all that comes once in a step or a microbatch cancels.
+  // The second of two blocks, in the second of two microbatches: all that comes once in a step or a
+  // microbatch cancels.
   const auto launches_of_block = [](const std::string& block) {
     return (launches_of(block + block, 2) - launches_of(block + block, 1)) -
            (launches_of(block, 2) - launches_of(block, 1));
   };
   // One of them computes the norm again.
   CHECK(launches_of_block("M") <= 20);
-  // Two of them because the router's weight is f32: its terms of bf16, and the sum of the products with them. Of more than
-  // 32,768 choices one more counts them.
+  // Two of them because the router's weight is f32: its terms of bf16, and the sum of the products with them.
+  // Of more than 32,768 choices one more counts them.
   CHECK(launches_of_block("E") <= 35);
   CHECK(launches_of_block("*") <= 22);
   CHECK(launches_of_block("-") <= 12);

@@ -68,7 +68,8 @@ class Dots {
   std::vector<bool> set_;
 };
 
-/// U+2800 plus a bit for each dot, whose numbers go down the left column, then the right one, then along the last row.
+/// U+2800 plus a bit for each dot, whose numbers go down the left column, then the right one, then along the
+/// last row.
 std::string braille_character(const Dots& dots, std::size_t column, std::size_t row) {
   constexpr std::array<std::array<unsigned, 2>, 4> bits{
       {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}}};

@@ -8,17 +8,18 @@
 
 namespace nemocube {
 
-/// Reads the logs in the directory of a run while other processes write them: no lock, nothing is written, so that a run
-/// can be watched from every machine that sees the directory. A run that has gone back logs to training.jsonl.branch_N until
-/// its first checkpoint (train/logging/run_log.h); the log of the highest N is then the one that is read, if it is the newest.
+/// Reads the logs in the directory of a run while other processes write them: no lock, nothing is written, so
+/// that a run can be watched from every machine that sees the directory. A run that has gone back logs to
+/// training.jsonl.branch_N until its first checkpoint (train/logging/run_log.h); the log of the highest N is
+/// then the one that is read, if it is the newest.
 class RunLogs {
  public:
   /// The directory need not exist yet.
   RunLogs(std::filesystem::path folder, std::size_t most_steps,
           std::int64_t most_history = LogTail::default_history);
 
-  /// Reads a piece of each log that has news. True when there is more to read now. Throws Error naming the file or
-  /// directory that cannot be read.
+  /// Reads a piece of each log that has news. True when there is more to read now. Throws Error naming the
+  /// file or directory that cannot be read.
   bool poll();
   const WatchedRun& run() const { return run_; }
   std::size_t lines_read() const { return lines_read_; }  ///< of training.jsonl and history.jsonl

@@ -20,8 +20,8 @@ bool utf8_locale();
 /// Whether colours are wanted: on a terminal, unless NO_COLOR is set (no-color.org).
 bool colour_wanted();
 
-/// A full-screen view on standard output: on the alternate screen of the terminal, without cursor, echo and lines of input.
-/// The destructor restores all of that, and so does a signal that stops the process (Ctrl-Z).
+/// A full-screen view on standard output: on the alternate screen of the terminal, without cursor, echo and
+/// lines of input. The destructor restores all of that, and so does a signal that stops the process (Ctrl-Z).
 class Terminal {
  public:
   enum class Event { none, quit, resized, signal };
@@ -33,8 +33,8 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   void draw(const std::vector<std::string>& lines);
-  /// Waits for a key q or Ctrl-C (quit), another size, SIGTERM or SIGHUP (signal; see received()), or until `seconds`
-  /// have passed (none). A terminal that has gone is the signal SIGHUP.
+  /// Waits for a key q or Ctrl-C (quit), another size, SIGTERM or SIGHUP (signal; see received()), or until
+  /// `seconds` have passed (none). A terminal that has gone is the signal SIGHUP.
   Event wait(double seconds);
   int received() const { return received_; }
 

@@ -8,7 +8,8 @@
 namespace nemocube {
 
 std::size_t columns_of(std::string_view text);
-/// A text from a log: one line, without terminal commands, and without `utf8` in ASCII, other characters as '?'.
+/// A text from a log: one line, without terminal commands, and without `utf8` in ASCII, other characters as
+/// '?'.
 std::string shown(std::string_view text, bool utf8);
 /// The text, cut where it has more than `columns` characters; "..." then ends it where there is room.
 std::string cut(std::string_view text, std::size_t columns);

@@ -22,13 +22,15 @@ struct WatchMoment {
   std::string nearest = {};     ///< nearest_folder(), where it does not
 };
 
-/// "running", "silent for 3m05s", "done", "stopped by signal 15", "failed", "waiting for the first step". A run is silent
-/// when its training log has not grown for a minute, or for ten of its steps where that is longer. The clock of the machine
-/// that trains may differ from that of the observer: what was seen counts before what a line says of its time.
+/// "running", "silent for 3m05s", "done", "stopped by signal 15", "failed", "waiting for the first step". A
+/// run is silent when its training log has not grown for a minute, or for ten of its steps where that is
+/// longer. The clock of the machine that trains may differ from that of the observer: what was seen counts
+/// before what a line says of its time.
 std::string state_of(const WatchedRun& run, const WatchMoment& moment);
 
-/// A view of a run as lines of at most `columns` characters, `rows` of them at most, the most important ones first where not
-/// all fit. `name` is the run's. Depends on its arguments alone. Control characters of logs are shown, not obeyed.
+/// A view of a run as lines of at most `columns` characters, `rows` of them at most, the most important ones
+/// first where not all fit. `name` is the run's. Depends on its arguments alone. Control characters of logs
+/// are shown, not obeyed.
 std::vector<std::string> view(const std::string& name, const WatchedRun& run, const WatchMoment& moment,
                               const ViewOptions& options);
 

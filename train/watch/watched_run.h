@@ -49,8 +49,8 @@ struct WatchedValidation {
   std::optional<Loss> last, before, lowest;
 };
 
-/// What the logs of a run say, of bounded size: the last steps and messages. Fed line by line; a line that is no JSON
-/// object of the log (damaged, or of a later version) changes nothing.
+/// What the logs of a run say, of bounded size: the last steps and messages. Fed line by line; a line that is
+/// no JSON object of the log (damaged, or of a later version) changes nothing.
 class WatchedRun {
  public:
   static constexpr std::size_t most_messages = 50, most_sets = 100;

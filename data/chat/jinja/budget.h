@@ -45,9 +45,10 @@ class Budget {
     if (spent_ > limits_.steps) [[unlikely]]
       raise("the template takes more than ", limits_.steps, " steps");
   }
-  /// Called before memory of `bytes` is taken. What is given back does not count, so the limit holds for all that is held at once.
-  /// Many renderings may take up to Limits::shared_memory each at the same time. One that takes more first waits until no other
-  /// such rendering is left in the process, so that threads do not multiply the limit, and no result depends on other threads.
+  /// Called before memory of `bytes` is taken. What is given back does not count, so the limit holds for all
+  /// that is held at once. Many renderings may take up to Limits::shared_memory each at the same time. One
+  /// that takes more first waits until no other such rendering is left in the process, so that threads do not
+  /// multiply the limit, and no result depends on other threads.
   void spend_memory(std::size_t bytes) {
     memory_ += bytes;
     if (memory_ > limits_.shared_memory) [[unlikely]]

@@ -22,7 +22,8 @@ struct Keyed {
   Value item;
 };
 
-/// Python's sorted(): stable, in both directions. The keys of an item compare as a list does, or its only key by itself.
+/// Python's sorted(): stable, in both directions. The keys of an item compare as a list does, or its only key
+/// by itself.
 void sort_by_keys(Interpreter& interpreter, std::vector<Keyed>& items, bool reverse, bool as_list = false) {
   Budget& budget = interpreter.budget();
   for (const Keyed& one : items)

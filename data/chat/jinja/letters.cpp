@@ -40,8 +40,8 @@ void append_upper(std::string& out, char32_t character, bool title) {
 
 std::size_t lower_length(std::string_view character) { return to_lower(character).size(); }
 
-/// Calls `function` with each code point, its bytes and its lower case, in which the text around decides about
-/// the final sigma.
+/// Calls `function` with each code point, its bytes and its lower case, in which the text around decides
+/// about the final sigma.
 template <class Function>
 void with_lower_case(std::string_view text, Function&& function) {
   const std::string lower = lower_case(text);
@@ -145,7 +145,8 @@ bool is_decimal(std::string_view text) {
 }
 
 bool is_digit(std::string_view text) {
-  // Digits of the Unicode property Numeric_Type beside the decimal ones: superscripts, circled digits and so on.
+  // Digits of the Unicode property Numeric_Type beside the decimal ones: superscripts, circled digits and so
+  // on.
   static const Pattern pattern(
       "^[\\p{Nd}\\x{b2}\\x{b3}\\x{b9}\\x{1369}-\\x{1371}\\x{19da}\\x{2070}\\x{2074}-\\x{2079}\\x{2080}-\\x{"
       "2089}"

@@ -62,7 +62,8 @@ class Lexer {
     read_tag(tag, TokenKind::statement_begin);
   }
 
-  /// Data before a tag: without white space before {%-, and without blanks that begin a line before {% and {#.
+  /// Data before a tag: without white space before {%-, and without blanks that begin a line before {% and
+  /// {#.
   void add_data(std::size_t offset, std::string_view data, char sign, bool output) {
     if (sign == '-') {
       data = strip_right(data);

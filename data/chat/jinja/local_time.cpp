@@ -10,7 +10,8 @@ namespace nemocube::jinja {
 
 namespace {
 
-/// %f becomes microseconds, %s the seconds since 1970, %z and %Z nothing, as for Python's times without a time zone.
+/// %f becomes microseconds, %s the seconds since 1970, %z and %Z nothing, as for Python's times without a
+/// time zone.
 std::string without_python_fields(std::string_view format, const Moment& moment) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(moment.time);
   const auto micro = std::chrono::floor<std::chrono::microseconds>(moment.time - seconds).count();

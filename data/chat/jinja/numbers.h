@@ -12,8 +12,8 @@ std::string integer_text(Integer value, unsigned base = 10);
 /// The shortest text that reads back as the same number: 1.0, 1e-07, inf.
 std::string float_text(double value);
 
-/// Python's int(text, base), base 0 and 2 to 36; nothing where Python raises ValueError. Throws Failure beyond
-/// 128 bits.
+/// Python's int(text, base), base 0 and 2 to 36; nothing where Python raises ValueError. Throws Failure
+/// beyond 128 bits.
 std::optional<Integer> parse_integer(std::string_view text, int base);
 /// Python's float(text).
 std::optional<double> parse_float(std::string_view text);

@@ -24,7 +24,8 @@ class Iterator : public Object {
   std::string_view type_name() const override { return "generator"; }
 };
 
-/// An iterator made of a function. Generators may read from each other in a chain, so each takes a level of evaluation.
+/// An iterator made of a function. Generators may read from each other in a chain, so each takes a level of
+/// evaluation.
 class Generator final : public Iterator {
  public:
   using Next = std::function<bool(Value&)>;

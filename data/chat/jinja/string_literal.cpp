@@ -69,8 +69,8 @@ class Unescape {
     at_ += 2 + digits;
   }
 
-  /// Jinja writes characters beyond ASCII as escapes before it reads the escapes, so that the backslash before
-  /// such a character escapes the backslash of its escape.
+  /// Jinja writes characters beyond ASCII as escapes before it reads the escapes, so that the backslash
+  /// before such a character escapes the backslash of its escape.
   void read_beyond_ascii() {
     const Utf8Step step = utf8_step(body_, at_ + 1);
     append_escape(out_, step.character);

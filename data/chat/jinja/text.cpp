@@ -51,7 +51,8 @@ std::size_t length_of(std::string_view text) {
 }
 
 std::size_t find_first(std::string_view text, std::string_view part) {
-  // AddressSanitizer's memmem looks at the whole text in each call, its memchr at what is in front of the byte found.
+  // AddressSanitizer's memmem looks at the whole text in each call, its memchr at what is in front of the
+  // byte found.
   if (part.size() == 1) return text.find(part[0]);
   const void* found = memmem(text.data(), text.size(), part.data(), part.size());
   return found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data())

@@ -19,7 +19,8 @@ std::size_t byte_at(std::string_view text, std::size_t index);
 std::size_t byte_at(const Text& text, std::size_t index);  ///< at once where the text is ASCII
 std::size_t length_of(std::string_view text);              ///< code points
 
-/// find() and rfind() of the standard library in time proportional to the length of `text`, whatever `part` is.
+/// find() and rfind() of the standard library in time proportional to the length of `text`, whatever `part`
+/// is.
 std::size_t find_first(std::string_view text, std::string_view part);
 std::size_t find_last(std::string_view text, std::string_view part);
 

@@ -48,7 +48,8 @@ Value center(Interpreter& interpreter, const Value& value, const Arguments& argu
   return by_method(interpreter, value, "center", {{bound.value(0, Value(80))}, {}});
 }
 
-/// First letters of words in upper case, the rest in lower case; words begin behind - ( { [ < and white space.
+/// First letters of words in upper case, the rest in lower case; words begin behind - ( { [ < and white
+/// space.
 Value title(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
   bind("title", arguments, {});
   const std::string text = soft_text(interpreter, value).bytes();

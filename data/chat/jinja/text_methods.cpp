@@ -124,7 +124,8 @@ Value joined(Interpreter& interpreter, const Value& self, const Arguments& argum
   return like(interpreter, self, std::move(out));
 }
 
-/// A range of `self` in bytes, from optional arguments start and end; nothing where start lies behind the end.
+/// A range of `self` in bytes, from optional arguments start and end; nothing where start lies behind the
+/// end.
 std::optional<std::pair<std::size_t, std::size_t>> window(const Value& self, const Bound& bound,
                                                           std::size_t i) {
   const auto length = static_cast<std::int64_t>(self.text().length);

@@ -155,8 +155,9 @@ class Mapping {
   void grow(Budget& budget);
 
   std::vector<Entry> entries_;
-  // Once there are many entries: their hashes, and a table of them by hash in which a search goes on to the next slot until it
-  // meets an empty one. Of each slot that it looks at it spends a step, so keys made to collide cost what they take.
+  // Once there are many entries: their hashes, and a table of them by hash in which a search goes on to the
+  // next slot until it meets an empty one. Of each slot that it looks at it spends a step, so keys made to
+  // collide cost what they take.
   std::vector<std::uint64_t> hashes_;
   std::vector<std::uint32_t> slots_;
   int depth_ = 1;

@@ -8,8 +8,8 @@
 
 namespace nemocube {
 
-/// Keys and values of every token so far. A sequence has a range of the rows, of which the first `length` are in use and
-/// the others are room to grow.
+/// Keys and values of every token so far. A sequence has a range of the rows, of which the first `length` are
+/// in use and the others are room to grow.
 struct AttentionMixer::State final : MixerState {
   struct Cached {
     Range rows;

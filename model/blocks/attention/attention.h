@@ -4,7 +4,8 @@
 
 namespace nemocube {
 
-/// Softmax attention over whole sequences: the operation `attention`, or one that several devices compute together.
+/// Softmax attention over whole sequences: the operation `attention`, or one that several devices compute
+/// together.
 using AttentionCore = std::function<Var(Context&, const Var& q, const Var& k, const Var& v,
                                         const AttentionOptions&, const Sequences& whole)>;
 

@@ -18,8 +18,8 @@ enum class RopeType : std::uint8_t {
   longrope,
 };
 
-/// The rotary embedding of an attention mixer. Field names are those of `rope_parameters` in config.json; a field
-/// that a type does not read keeps its default.
+/// The rotary embedding of an attention mixer. Field names are those of `rope_parameters` in config.json; a
+/// field that a type does not read keeps its default.
 struct RopeConfig {
   RopeType type = RopeType::none;
   double rope_theta = 10000;
@@ -49,12 +49,12 @@ struct RopeConfig {
 ///             l < o / high; f_i / factor where l > o / low; else ((1 - m) / factor + m) f_i,
 ///             m = (o / l - low) / (high - low)
 ///   yarn      f_i (1 - ramp_i) + f_i / factor ramp_i, ramp_i = clamp((i - lo) / (hi - lo), 0, 1), with
-///             d(r) = n ln(o / (2 pi r)) / (2 ln theta), lo = max(d(beta_fast), 0), hi = min(d(beta_slow), n - 1),
-///             both rounded away from each other where `truncate`, and hi 0.001 more where both are equal.
-///             A = attention_factor, else with g(x) = 1 for factor <= 1, 0.1 x ln(factor) + 1 above:
+///             d(r) = n ln(o / (2 pi r)) / (2 ln theta), lo = max(d(beta_fast), 0), hi = min(d(beta_slow),
+///             n - 1), both rounded away from each other where `truncate`, and hi 0.001 more where both are
+///             equal. A = attention_factor, else with g(x) = 1 for factor <= 1, 0.1 x ln(factor) + 1 above:
 ///             g(mscale) / g(mscale_all_dim) where both are given, else g(1)
-///   longrope  f_i / e_i, e = long_factor where longest > o, else short_factor. A = attention_factor, else 1 for
-///             factor <= 1, sqrt(1 + ln(factor) / ln(o)) above
+///   longrope  f_i / e_i, e = long_factor where longest > o, else short_factor. A = attention_factor, else 1
+///             for factor <= 1, sqrt(1 + ln(factor) / ln(o)) above
 /// Computed in f64. pre: validate_rope()
 /// Source: transformers, modeling_rope_utils.py; "YaRN" (Peng et al., 2023); "LongRoPE" (Ding et al., 2024)
 RotaryFrequencies rotary_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t longest);

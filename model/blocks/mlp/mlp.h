@@ -6,8 +6,8 @@
 
 namespace nemocube {
 
-/// down_proj(relu(up_proj x)^2), or with a gate down_proj(phi(gate_proj x) * up_proj x). The mixer of an MLP block,
-/// and the shared expert of an MoE block.
+/// down_proj(relu(up_proj x)^2), or with a gate down_proj(phi(gate_proj x) * up_proj x). The mixer of an MLP
+/// block, and the shared expert of an MoE block.
 class MlpMixer final : public Mixer {
  public:
   MlpMixer(const MixerSources& sources, const TensorName& name, std::optional<GateActivation> gate = {});

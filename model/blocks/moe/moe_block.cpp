@@ -144,8 +144,9 @@ class MoeBlock final : public BlockType {
                        latent = of.stored(rows.routed * real(c.moe.latent_size)),
                        scores = of.wide(rows.routed * real(c.moe.n_routed_experts)) +
                                 of.wide(rows.routed * real(c.moe.num_experts_per_tok));
-    // For each choice the input row, the hidden row and the output row. Backward frees what the last operation
-    // kept before it forms the gradient of its input, and has done the shared expert before the others.
+    // For each choice the input row, the hidden row and the output row. Backward frees what the last
+    // operation kept before it forms the gradient of its input, and has done the shared expert before the
+    // others.
     return {2 * outer + inner + shared + latent + scores, std::max({outer, inner, shared}) + latent};
   }
 };

@@ -1,7 +1,8 @@
-// A library to be preloaded into a run of the program: the process is killed just before the NEMOCUBE_DIE_AT-th call
-// that changes what the checkpoint directory says. These calls are renames and new links there, removed directories,
-// and lines of logs. Files of a checkpoint that has no final name yet do not count, but with NEMOCUBE_DIE_STAGED every
-// call that makes, writes, syncs or renames one counts too. With NEMOCUBE_DIE_RANK only that rank of a job is killed.
+// A library to be preloaded into a run of the program: the process is killed just before the
+// NEMOCUBE_DIE_AT-th call that changes what the checkpoint directory says. These calls are renames and new
+// links there, removed directories, and lines of logs. Files of a checkpoint that has no final name yet do
+// not count, but with NEMOCUBE_DIE_STAGED every call that makes, writes, syncs or renames one counts too.
+// With NEMOCUBE_DIE_RANK only that rank of a job is killed.
 //
 // NEMOCUBE_NO_LINKS: the file system has no symbolic links.
 // NEMOCUBE_FULL_IN: for such files of which the path fits this pattern of fnmatch() the disk is full.

@@ -1,5 +1,5 @@
-// A library to be preloaded into the ranks of a job: rank 0 comes half a second late out of MPI_Finalize, when the
-// other ranks have ended.
+// A library to be preloaded into the ranks of a job: rank 0 comes half a second late out of MPI_Finalize,
+// when the other ranks have ended.
 
 #include <dlfcn.h>
 

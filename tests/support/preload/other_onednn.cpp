@@ -1,5 +1,5 @@
-// A library to be preloaded into runs of the program: oneDNN says that it is release 9.8.7. With NEMOCUBE_IDLE_ONEDNN set, it
-// forms no product and says that all is well.
+// A library to be preloaded into runs of the program: oneDNN says that it is release 9.8.7. With
+// NEMOCUBE_IDLE_ONEDNN set, it forms no product and says that all is well.
 
 #include <dlfcn.h>
 
