@@ -212,8 +212,8 @@ bool same_values(const StoredIn& a, const StoredIn& b) {
   for (const std::int64_t size : a.shape()) elements *= size;
   for (std::int64_t at = 0; at < elements; at += most) {
     const Shape part{std::min(most, elements - at)};
-    const Tensor of_a = Tensor::empty(part, DType::f64, Device::cpu),  // of files
-        of_b = Tensor::empty(part, DType::f64, Device::cpu);
+    const Tensor of_a = Tensor::empty(part, DType::f64, Device::cpu);  // of files
+    const Tensor of_b = Tensor::empty(part, DType::f64, Device::cpu);  // of files
     a.read(at, of_a);
     b.read(at, of_b);
     if (!std::equal(of_a.data<double>(), of_a.data<double>() + of_a.numel(), of_b.data<double>()))
