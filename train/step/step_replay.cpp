@@ -1,14 +1,18 @@
 #include "train/step/step_replay.h"
 
 #include "core/log.h"
+#include "model/blocks/attention/rope_config.h"
 
 namespace nemocube {
 namespace {
 
 /// Why steps of a plan cannot be captured, however they are called; empty where they may be.
-std::string refusal_of(const ParallelPlan& plan) {
+std::string refusal_of(const ParallelPlan& plan, const ModelSetup& setup) {
   if (plan.grid.cp > 1)
     return "with context parallelism the rows of a rank depend on the lengths of sequences";
+  for (const BlockVariant& blocks : setup.variants())
+    if (depends_on_batch(blocks.config->attention.rope))
+      return "dynamic and longrope rotary embeddings depend on the lengths of sequences";
   return {};
 }
 
@@ -24,7 +28,7 @@ bool are_whole(const ParallelPlan& plan) {
 StepReplay::StepReplay(ParallelModel& parallel)
     : parallel_(parallel),
       whole_steps_(are_whole(parallel.plan())),
-      refusal_(refusal_of(parallel.plan())),
+      refusal_(refusal_of(parallel.plan(), parallel.model().setup())),
       graphs_(parallel.model().parameters(), parallel.all()) {
   const Device device = parallel.model().device();
   require(device.is_cuda(), "cuda_graphs: want a model on a CUDA device, got ", device);

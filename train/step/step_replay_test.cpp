@@ -333,6 +333,21 @@ TEST_CASE("step graphs: work that cannot be captured runs as without graphs" * d
   CHECK(graphs.launches_in_graphs() == 2 * 15);
 }
 
+TEST_CASE("step graphs: rotary embeddings that depend on the lengths of sequences run as without graphs" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  for (const RopeType type : {RopeType::llama3, RopeType::dynamic}) {
+    ModelConfig config = tiny_llama_config();
+    config.attention.rope.type = type;
+    config.attention.rope.max_position_embeddings = 8;
+    Stack model(config, DType::f32, Device::cuda);
+    initialise(model, 1);
+    ParallelModel parallel(model);
+    StepReplay replay(parallel);
+    CHECK(replay.begin_step(true, 1) == (type == RopeType::llama3));
+  }
+}
+
 TEST_CASE("step graphs: gradients that are there after the work are there after its graph" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
