@@ -216,7 +216,7 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
   const auto by_adapters = kept_by_adapters(setup, rows, residual, of, plan.grid);
   // What a norm keeps of a row beside its input: 1 / rms, or mean and 1 / std.
   const std::int64_t factors = of.wide(residual) * (config.norm == NormKind::layernorm ? 2 : 1);
-  // What a mixer gets of the rows of all ranks.
+  // Bytes of what sequence parallelism gathers for a mixer: the rows of all ranks. 0: nothing.
   const std::int64_t gathered = plan.sequence_parallel && plan.grid.tp > 1
                                     ? of.stored(rows.all * static_cast<double>(config.hidden_size))
                                     : 0;
@@ -234,11 +234,12 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
         continue;
       }
       kept += row + factors;  // the residual sum, and the factors of its norm
-      if (const bool first = config.of_tensor(name).residual != Residual::shared_norm;
-          !gathered || !config.shares_norm(name))
-        block.kept += gathered ? gathered : plan.grid.tp > 1 ? row : 0;
-      else if (first)
-        kept += gathered;  // once for all blocks on the norm
+      if (gathered == 0)
+        block.kept += plan.grid.tp > 1 ? row : 0;
+      else if (!config.shares_norm(name))
+        block.kept += gathered;
+      else if (config.of_tensor(name).residual != Residual::shared_norm)
+        kept += gathered;  // by the first block on a norm, for all of them
       // The norm, which is computed again, and the gradients of both.
       most = std::max(most, kept + block.kept + block.backward + 3 * row);
       if (!options.checkpointing) kept += block.kept;
