@@ -173,13 +173,13 @@ void Tape::run_weight_work() {
   }
 }
 
-Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input) {
-  if (!ctx.tape) return block(ctx, input);
+Var checkpoint(Context& ctx, const char* name, const Recomputed& part, const Var& input) {
+  if (!ctx.tape) return part(ctx, input);
   Context silent = ctx;
   silent.tape = nullptr;
-  // The block's parameters may want gradients even when its input does not, so the result always does.
-  Var result = make_result(block(silent, Var(input.value())).value(), true);
-  ctx.tape->record(name, [replay = ctx, block, input = Kept(input), node = input.node(),
+  // The part's parameters may want gradients even when its input does not, so the result always does.
+  Var result = make_result(part(silent, Var(input.value())).value(), true);
+  ctx.tape->record(name, [replay = ctx, part, input = Kept(input), node = input.node(),
                           out = result.node()]() mutable {
     if (!out->filled()) return;
     Tensor gradient = out->take();
@@ -189,7 +189,7 @@ Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& in
     Var detached = value;
     if (node)
       detached = Var(value, std::make_shared<GradNode>(value.shape(), value.dtype(), value.device(), false));
-    const Var again = block(replay, detached);
+    const Var again = part(replay, detached);
     tape.backward(again, gradient);
     if (node && detached.node()->filled()) node->add(detached.node()->take());
   });

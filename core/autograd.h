@@ -172,11 +172,11 @@ struct Context {
 /// The result of an operation: `value` with a fresh intermediate node when `wants`, else a constant.
 Var make_result(Tensor value, bool wants);
 
-/// Activation checkpoint. Runs `block` without recording; only its input is kept (Kept). In backward, one
-/// closure runs `block` again on a tape of its own and continues from the gradient of the result. `block`
-/// must compute the same values again (no random state). Gradients of parameters that `block` uses accumulate
+/// Activation checkpoint. Runs `part` without recording; only its input is kept (Kept). In backward, one
+/// closure runs `part` again on a tape of its own and continues from the gradient of the result. `part`
+/// must compute the same values again (no random state). Gradients of parameters that `part` uses accumulate
 /// as always, and their deferred weight work joins that of ctx.tape.
-using Block = std::function<Var(Context&, const Var&)>;
-Var checkpoint(Context& ctx, const char* name, const Block& block, const Var& input);
+using Recomputed = std::function<Var(Context&, const Var&)>;
+Var checkpoint(Context& ctx, const char* name, const Recomputed& part, const Var& input);
 
 }  // namespace nemocube

@@ -124,7 +124,7 @@ TEST_CASE("checkpoint: same gradients, forward runs again, frozen and constant i
     const Tensor start = values({2, -1});
     const Var x = input_wants ? Var::leaf(start) : Var(start);
     const Var w = Var::leaf(values({3, 4})), frozen(values({10, 100}));
-    const Block block = [&](Context& c, const Var& in) {
+    const Recomputed block = [&](Context& c, const Var& in) {
       return multiply(c, multiply(c, multiply(c, in, w), in), frozen);
     };
     Tape tape;

@@ -33,7 +33,7 @@ Stack::Stack(const ModelSetup& setup, DType dtype, Device device, ModelPart part
     const TensorName name = block_name(i);
     if (!part_.has(name)) continue;
     const BlockKind kind = config().blocks[static_cast<std::size_t>(i)];
-    blocks_.push_back(make_layer(i, kept_name(cat(kind, " block ", i)), name, kind));
+    blocks_.push_back(make_block(i, kept_name(cat(kind, " block ", i)), name, kind));
   }
   for (std::size_t chunk = 0; chunk < part_.chunks.size(); ++chunk)
     if (const auto [first, end] = blocks_of(chunk); first < end)
@@ -42,11 +42,11 @@ Stack::Stack(const ModelSetup& setup, DType dtype, Device device, ModelPart part
   if (part_.head()) add_mtp_depths();
 }
 
-Stack::Layer Stack::make_layer(std::int64_t number, const char* owner, const TensorName& name,
+Stack::Block Stack::make_block(std::int64_t number, const char* owner, const TensorName& name,
                                BlockKind kind) {
   const BlockConfig& sizes = config().of_tensor(name);
   SharedWays* const ways = ways_of(name);
-  Layer layer{number,
+  Block layer{number,
               owner,
               {},
               {},
@@ -68,10 +68,10 @@ SharedWays* Stack::ways_of(const TensorName& block) {
   return ways_.back().get();
 }
 
-Var Stack::run_block(Context& ctx, const Layer& block, OnNorm& common, const MixerCall& call) const {
+Var Stack::run_block(Context& ctx, const Block& block, OnNorm& common, const MixerCall& call) const {
   // The closures of a checkpoint outlive this call.
-  const Block mixer = [&m = *block.mixer, sequences = call.sequences, state = call.state,
-                       record = call.record](Context& c, const Var& in) {
+  const Recomputed mixer = [&m = *block.mixer, sequences = call.sequences, state = call.state,
+                            record = call.record](Context& c, const Var& in) {
     return m.forward(c, in, {sequences, state, record});
   };
   const bool backward = ctx.tape && (block.trained || common.rows.needs_grad());
@@ -99,8 +99,8 @@ Var Stack::run_block(Context& ctx, const Layer& block, OnNorm& common, const Mix
 
 std::pair<std::size_t, std::size_t> Stack::blocks_of(std::size_t chunk) const {
   const ModelChunk& c = part_.chunks.at(chunk);
-  const auto first = std::ranges::lower_bound(blocks_, c.first_block, {}, &Layer::number);
-  const auto end = std::ranges::lower_bound(blocks_, c.end_block, {}, &Layer::number);
+  const auto first = std::ranges::lower_bound(blocks_, c.first_block, {}, &Block::number);
+  const auto end = std::ranges::lower_bound(blocks_, c.end_block, {}, &Block::number);
   return {first - blocks_.begin(), end - blocks_.begin()};
 }
 
@@ -125,7 +125,7 @@ Var Stack::embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bo
   return (*front_)(ctx, ids, sequences, depth);
 }
 
-Var Stack::run_blocks(Context& ctx, std::span<const Layer> blocks, const Norm* last_norm, Var residual,
+Var Stack::run_blocks(Context& ctx, std::span<const Block> blocks, const Norm* last_norm, Var residual,
                       const std::function<MixerCall(std::size_t)>& call_of) const {
   // Null for a block that shares the norm of the one before, and where the residual sum is returned.
   const auto norm_before = [&](std::size_t i) -> const Norm* {
@@ -135,7 +135,7 @@ Var Stack::run_blocks(Context& ctx, std::span<const Layer> blocks, const Norm* l
   if (!norm_before(0)) return residual;
   OnNorm common{(*norm_before(0))(ctx, residual), {}};
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const Layer& block = blocks[i];
+    const Block& block = blocks[i];
     const AllocationOwner owner(block.owner);
     const trace::Span span(trace::Category::forward, block.owner, {{"layer", block.number}});
     Var out = run_block(ctx, block, common, call_of(i));
@@ -164,7 +164,7 @@ Var Stack::loss(Context& ctx, const Var& hidden, const Labels& labels, const Seq
 
 DecodeState Stack::make_state(std::int64_t sequences) const {
   DecodeState state;
-  for (const Layer& block : blocks_) state.blocks.push_back(block.mixer->make_state(sequences));
+  for (const Block& block : blocks_) state.blocks.push_back(block.mixer->make_state(sequences));
   return state;
 }
 

@@ -135,7 +135,7 @@ class Stack {
   BlockHooks* hooks = nullptr;
 
  private:
-  struct Layer {
+  struct Block {
     std::int64_t number;       // in the whole model
     const char* owner;         // of memory: "mamba block 3"
     std::optional<Norm> norm;  // none: that of the block before
@@ -154,19 +154,19 @@ class Stack {
   struct MtpDepth {
     Norm embedding_norm, hidden_norm;
     std::unique_ptr<Linear> join;  // eh_proj
-    std::vector<Layer> blocks;
+    std::vector<Block> blocks;
     Norm final_norm;
   };
   void add_mtp_depths();
-  Layer make_layer(std::int64_t number, const char* owner, const TensorName& name, BlockKind kind);
+  Block make_block(std::int64_t number, const char* owner, const TensorName& name, BlockKind kind);
   /// Indices of the blocks of a chunk in blocks_.
   std::pair<std::size_t, std::size_t> blocks_of(std::size_t chunk) const;
   SharedWays* ways_of(const TensorName& block);
   /// What the block adds to the residual stream; undefined where a later block on the same norm adds it too.
-  Var run_block(Context& ctx, const Layer& block, OnNorm& common, const MixerCall& call) const;
+  Var run_block(Context& ctx, const Block& block, OnNorm& common, const MixerCall& call) const;
   /// The blocks on the residual sum, and the norm behind them, or, where that is null, the residual sum.
   /// `call_of` says what block i gets besides.
-  Var run_blocks(Context& ctx, std::span<const Layer> blocks, const Norm* last_norm, Var residual,
+  Var run_blocks(Context& ctx, std::span<const Block> blocks, const Norm* last_norm, Var residual,
                  const std::function<MixerCall(std::size_t)>& call_of) const;
   /// `depth`: of multi-token prediction; 0: what enters the blocks.
   Var embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut,
@@ -180,7 +180,7 @@ class Stack {
   std::vector<std::unique_ptr<SharedWays>> ways_;
   std::optional<TokenFront> front_;
   std::optional<LanguageTail> tail_;
-  std::vector<Layer> blocks_;
+  std::vector<Block> blocks_;
   std::vector<MtpDepth> mtp_depths_;
   std::vector<MoeMixer*> moe_layers_;
 };
@@ -188,8 +188,8 @@ class Stack {
 template <class M>
 std::vector<M*> Stack::mixers() const {
   std::vector<M*> found;
-  const auto add = [&](const std::vector<Layer>& blocks) {
-    for (const Layer& block : blocks)
+  const auto add = [&](const std::vector<Block>& blocks) {
+    for (const Block& block : blocks)
       if (auto* mixer = dynamic_cast<M*>(block.mixer.get())) found.push_back(mixer);
   };
   add(blocks_);

@@ -131,15 +131,14 @@ std::string NameTable::class_name(std::string_view canonical) const {
   return rest ? joined(class_body, *rest) : std::string(canonical);
 }
 
-LayerPlace ModelNames::place_of(const TensorName& name) const {
+LayerSlot ModelNames::place_of(const TensorName& name) const {
   if (blocks_.empty() || !name.block_of_model()) return {name.block, 0};
   require(name.block < std::ssize(blocks_), "the name of block ", name.block, " of a model with ",
           blocks_.size(), " blocks");
   return blocks_[static_cast<std::size_t>(name.block)];
 }
 
-std::string ModelNames::spell(const TensorName& name, const LayerPlace& place,
-                              std::string_view number) const {
+std::string ModelNames::spell(const TensorName& name, const LayerSlot& place, std::string_view number) const {
   for (const NameRow& row : table_->rows) {
     if (row.part != name.part || row.slot != place.slot) continue;
     const auto rest = below(row.member, name.member);
@@ -153,7 +152,7 @@ std::string ModelNames::spell(const TensorName& name, const LayerPlace& place,
 }
 
 std::string ModelNames::text(const TensorName& name) const {
-  const LayerPlace place = place_of(name);
+  const LayerSlot place = place_of(name);
   return spell(name, place, std::to_string(place.layer));
 }
 std::string ModelNames::pattern(const TensorName& name) const { return spell(name, place_of(name), "*"); }
@@ -164,7 +163,7 @@ std::optional<TensorName> ModelNames::find(std::string_view text) const {
     if (!found) continue;
     TensorName& name = found->name;
     if (blocks_.empty() || !name.block_of_model()) return name;
-    const LayerPlace place{name.block, found->slot};
+    const LayerSlot place{name.block, found->slot};
     const auto block = std::ranges::lower_bound(blocks_, place);
     if (block == blocks_.end() || *block != place) continue;
     name.block = block - blocks_.begin();
@@ -211,7 +210,7 @@ std::int64_t ModelNames::layers(std::int64_t blocks) const {
 
 std::int64_t ModelNames::first_block(std::int64_t layer) const {
   if (blocks_.empty()) return layer;
-  return std::ranges::lower_bound(blocks_, layer, {}, &LayerPlace::layer) - blocks_.begin();
+  return std::ranges::lower_bound(blocks_, layer, {}, &LayerSlot::layer) - blocks_.begin();
 }
 
 }  // namespace nemocube

@@ -74,11 +74,11 @@ inline constexpr const char *mtp_embedding_norm = "enorm", *mtp_hidden_norm = "h
 
 /// Where a block of a model is in the model's files: a layer of the files may be several blocks, such as
 /// attention and MLP.
-struct LayerPlace {
+struct LayerSlot {
   std::int64_t layer = 0;
   int slot = 0;  ///< which of the layer's blocks: the rows of a table of names tell slots apart
 
-  auto operator<=>(const LayerPlace&) const = default;
+  auto operator<=>(const LayerSlot&) const = default;
 };
 
 /// A row of a table of names: how members of a part are spelled.
@@ -86,7 +86,7 @@ struct NameRow {
   NamePart part;
   std::string_view member;  ///< this member and what is below it; empty: every member of the part
   std::string_view text;    ///< "{}" stands for the number of the layer
-  int slot = 0;             ///< of blocks and their mixers: LayerPlace::slot
+  int slot = 0;             ///< of blocks and their mixers: LayerSlot::slot
 };
 
 /// Another spelling of a module: what begins with `spelled` means what begins with `meant`.
@@ -126,7 +126,7 @@ class ModelNames {
   /// Each block is a layer of the files. The table lives as long as the program.
   ModelNames(const NameTable& table = usual_names) : table_(&table) {}  // NOLINT: a table alone is such names
   /// `blocks`: of each block in order, ascending by layer and slot.
-  ModelNames(const NameTable& table, std::vector<LayerPlace> blocks)
+  ModelNames(const NameTable& table, std::vector<LayerSlot> blocks)
       : table_(&table), blocks_(std::move(blocks)) {}
 
   /// "backbone.layers.3.mixer.in_proj.weight". Throws Error where no row fits, as pattern() does.
@@ -153,11 +153,11 @@ class ModelNames {
   bool operator==(const ModelNames&) const = default;
 
  private:
-  LayerPlace place_of(const TensorName& name) const;
+  LayerSlot place_of(const TensorName& name) const;
   std::string_view layer_prefix() const;
-  std::string spell(const TensorName& name, const LayerPlace& place, std::string_view number) const;
+  std::string spell(const TensorName& name, const LayerSlot& place, std::string_view number) const;
   const NameTable* table_;
-  std::vector<LayerPlace> blocks_;  // empty: each block is a layer
+  std::vector<LayerSlot> blocks_;  // empty: each block is a layer
 };
 
 }  // namespace nemocube

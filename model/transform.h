@@ -18,8 +18,8 @@ inline Var apply(const Transform& transform, Context& ctx, const Var& x, const S
   return transform ? transform(ctx, x, whole) : x;
 }
 
-/// What a place for a transform is to the block that has it.
-enum class PointPlace : std::uint8_t {
+/// What a point for a transform is to the block that has it.
+enum class PointRole : std::uint8_t {
   other,
   way_in,     ///< all rows of the residual stream enter the block here
   way_out,    ///< the block's rows go back to the residual stream here; a layer that is cut has partial sums
@@ -40,13 +40,13 @@ struct SharedWays {
   bool biases_elsewhere = false;
 };
 
-/// The rows that a place has of each sequence, in their order. Empty: all.
+/// The rows that a point has of each sequence, in their order. Empty: all.
 using RowCut = std::function<Sequences(const Sequences& whole)>;
 
-/// A place where a transform can be installed.
+/// A point where a transform can be installed.
 struct TransformPoint {
   Transform* transform;
-  PointPlace place = PointPlace::other;
+  PointRole role = PointRole::other;
   /// On whose cut a way in or out, or what is routed beside one, depends: mixer_name(3, "q_proj")
   TensorName module = {};
   /// Parallelism sets here which rows this rank has, for the layer behind a way in or the code behind a way

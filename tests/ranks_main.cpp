@@ -16,7 +16,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "model/test_models.h"
-#include "parallel/comm/failure.h"
+#include "parallel/comm/job/failure.h"
 #include "tests/support/devices.h"
 #include "tests/support/ranks.h"
 #include "train/device/device_of_rank.h"
@@ -24,7 +24,7 @@
 #include "train/step/train_step.h"
 
 // test_comm: tests that run on several ranks, under mpirun; without it, on one. `test_comm --fault NAME`
-// instead lets one rank fail, for parallel/comm/failure_test.cpp.
+// instead lets one rank fail, for parallel/comm/job/failure_test.cpp.
 
 namespace {
 

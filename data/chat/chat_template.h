@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "data/chat/jinja/budget.h"
-#include "data/chat/moment.h"
 #include "data/json/json.h"
+#include "data/text/moment.h"
 
 /// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are
 /// those of apply_chat_template of transformers 5.24 (docs/chat_templates.md has what differs).

@@ -34,7 +34,7 @@ std::optional<std::int64_t> parse_expert(std::string_view digits) {
 }
 
 /// One expert's slice of a stack: expert_tensor_name() backwards. Nothing for other names.
-std::optional<CanonicalPlace> slice_of_stack(std::string_view name, const NameTable& names) {
+std::optional<CanonicalTensor> slice_of_stack(std::string_view name, const NameTable& names) {
   constexpr std::string_view ending = ".weight";
   if (!name.ends_with(ending)) return std::nullopt;
   name.remove_suffix(ending.size());
@@ -46,13 +46,13 @@ std::optional<CanonicalPlace> slice_of_stack(std::string_view name, const NameTa
   if (!expert) return std::nullopt;
   std::string stack = cat(name.substr(0, before), name.substr(last));
   if (!names.is_stack(stack)) return std::nullopt;
-  return CanonicalPlace{std::move(stack), *expert};
+  return CanonicalTensor{std::move(stack), *expert};
 }
 }  // namespace
 
-CanonicalPlace canonical_place(std::string_view name_in_file, const NameTable& names) {
+CanonicalTensor canonical_tensor(std::string_view name_in_file, const NameTable& names) {
   const std::string name = names.canonical(without_language_prefix(name_in_file));
-  return slice_of_stack(name, names).value_or(CanonicalPlace{name, -1});
+  return slice_of_stack(name, names).value_or(CanonicalTensor{name, -1});
 }
 
 std::string expert_tensor_name(std::string_view stacked_name, std::int64_t expert) {
@@ -75,7 +75,7 @@ HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(direct
       continue;
     }
     if (is_rope_buffer(name)) continue;
-    const CanonicalPlace place = canonical_place(name, *model.names);
+    const CanonicalTensor place = canonical_tensor(name, *model.names);
     Entry& entry = entries_[place.name];
     const auto same = entry.parts.find(place.expert);
     const bool mixed = !entry.parts.empty() && (entry.per_expert() != (place.expert >= 0));

@@ -38,11 +38,11 @@ struct NamedTensor {
 };
 
 /// The canonical tensor that a name in a file stands for, or one expert's slice of that tensor.
-struct CanonicalPlace {
+struct CanonicalTensor {
   std::string name;
   std::int64_t expert = -1;  ///< -1: the whole tensor
 };
-CanonicalPlace canonical_place(std::string_view name_in_file, const NameTable& names);
+CanonicalTensor canonical_tensor(std::string_view name_in_file, const NameTable& names);
 /// "...mixer.experts.up_proj", 3 -> "...mixer.experts.3.up_proj.weight"
 std::string expert_tensor_name(std::string_view stacked_name, std::int64_t expert);
 

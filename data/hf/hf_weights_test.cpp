@@ -99,7 +99,7 @@ TEST_CASE("hf weights: frequencies of rotary embeddings in older files are not r
 
 TEST_CASE("hf weights: names") {
   const auto canonical = [](const char* name) {
-    const CanonicalPlace place = canonical_place(name, usual_names);
+    const CanonicalTensor place = canonical_tensor(name, usual_names);
     return place.expert < 0 ? place.name : cat(place.name, " #", place.expert);
   };
   CHECK(canonical("model.layers.0.norm.weight") == "backbone.layers.0.norm.weight");
@@ -122,7 +122,7 @@ TEST_CASE("hf weights: names") {
 }
 
 TEST_CASE("hf weights: names with prefixes of wrappers, and of language models among other parts") {
-  const auto canonical = [](const std::string& name) { return canonical_place(name, usual_names).name; };
+  const auto canonical = [](const std::string& name) { return canonical_tensor(name, usual_names).name; };
   const std::string norm = "backbone.layers.0.norm.weight";
   for (const char* name :
        {"module.backbone.layers.0.norm.weight", "_orig_mod.backbone.layers.0.norm.weight",
@@ -252,7 +252,7 @@ TEST_CASE("hf weights: names and forms of every kind are accepted") {
     head = head.to(DType::f64);
     // One projection stacked, the other as one tensor for each expert.
     std::erase_if(named, [](const NamedTensor& t) {
-      return canonical_place(t.name, usual_names).expert >= 0 && t.name.find("up_proj") != t.name.npos;
+      return canonical_tensor(t.name, usual_names).expert >= 0 && t.name.find("up_proj") != t.name.npos;
     });
     named.push_back(*std::ranges::find(model, "backbone.layers.1.mixer.experts.up_proj", &NamedTensor::name));
     named.back().name = "model.layers.1.mixer.experts.up_proj";

@@ -129,10 +129,10 @@ std::pair<std::int64_t, std::int64_t> split_range(const std::string& shares, Meg
   return {first, last};
 }
 
-std::vector<BlendPlace> blend_places(std::span<const double> weights, std::int64_t size,
-                                     std::span<const std::int64_t> limits) {
-  require_index_memory("a blend of token files", static_cast<double>(size) * sizeof(BlendPlace));
-  std::vector<BlendPlace> places;
+std::vector<BlendSample> blend_samples(std::span<const double> weights, std::int64_t size,
+                                       std::span<const std::int64_t> limits) {
+  require_index_memory("a blend of token files", static_cast<double>(size) * sizeof(BlendSample));
+  std::vector<BlendSample> places;
   places.reserve(static_cast<std::size_t>(size));
   std::vector<std::int64_t> taken(weights.size());
   for (std::int64_t i = 0; i < size; ++i) {

@@ -34,7 +34,7 @@ std::pair<std::int64_t, std::int64_t> split_range(const std::string& shares, Meg
                                                   std::int64_t sequences);
 
 /// Sample i of a blend.
-struct BlendPlace {
+struct BlendSample {
   std::int64_t part = 0;    ///< number of the prefix
   std::int64_t sample = 0;  ///< of this part
 };
@@ -42,7 +42,7 @@ struct BlendPlace {
 /// For i = 0, 1, ... `size` - 1: the part whose weight * max(i, 1) is furthest above the number of samples
 /// taken from it, the first of several, and its next sample. With `limits` a part is left out once so many
 /// samples are taken.
-std::vector<BlendPlace> blend_places(std::span<const double> weights, std::int64_t size,
-                                     std::span<const std::int64_t> limits = {});
+std::vector<BlendSample> blend_samples(std::span<const double> weights, std::int64_t size,
+                                       std::span<const std::int64_t> limits = {});
 
 }  // namespace nemocube

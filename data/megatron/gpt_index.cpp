@@ -58,9 +58,9 @@ Epochs epochs_of(std::int64_t tokens, const GptRange& range) {
 
 /// Before memory is taken for so many samples and documents.
 void check_size(const std::string& prefix, std::int64_t samples, double documents) {
-  require_index_memory(prefix,
-                       static_cast<double>(samples + 1) * (sizeof(GptIndex::Place) + sizeof(std::int64_t)) +
-                           documents * sizeof(std::int32_t));
+  require_index_memory(
+      prefix, static_cast<double>(samples + 1) * (sizeof(GptIndex::SampleStart) + sizeof(std::int64_t)) +
+                  documents * sizeof(std::int32_t));
   constexpr double most = 4294967296.0;  // that 32 bits shuffle
   require(static_cast<double>(samples) <= most && documents <= most, prefix, ": ", samples, " samples of ",
           documents, " sequences: want at most ", static_cast<std::int64_t>(most), " of each");
@@ -79,8 +79,8 @@ std::vector<std::int32_t> document_index(const GptRange& range, const Epochs& ep
 }
 
 /// The beginning of the sample behind the one at `place`: S tokens on. The token behind these must exist.
-GptIndex::Place next_place(GptIndex::Place place, const IndexedTokens& tokens,
-                           const std::vector<std::int32_t>& documents, std::int64_t seq_length) {
+GptIndex::SampleStart next_place(GptIndex::SampleStart place, const IndexedTokens& tokens,
+                                 const std::vector<std::int32_t>& documents, std::int64_t seq_length) {
   std::int64_t left = seq_length + 1;
   for (;;) {
     const std::int64_t here =

@@ -16,12 +16,12 @@ namespace nemocube {
 /// samples of it are shuffled apart and come last. Random numbers are those of
 /// numpy.random.RandomState(seed).
 struct GptIndex {
-  struct Place {
+  struct SampleStart {
     std::int64_t document = 0;  ///< place in `documents`
     std::int64_t offset = 0;    ///< in the sequence there
   };
   std::vector<std::int32_t> documents;  ///< sequences, in order
-  std::vector<Place> samples;         ///< where each sample begins, then where the last one ends; unshuffled
+  std::vector<SampleStart> samples;   ///< where each sample begins, then where the last one ends; unshuffled
   std::vector<std::int64_t> shuffle;  ///< sample i is the one that begins at samples[shuffle[i]]
 };
 

@@ -30,8 +30,8 @@ std::int64_t GptDataset::size() const {
 Sample GptDataset::sample(std::int64_t i) const {
   check_index(i);
   const auto number = static_cast<std::size_t>(index_.shuffle[static_cast<std::size_t>(i)]);
-  GptIndex::Place from = index_.samples[number];
-  const GptIndex::Place to = index_.samples[number + 1];
+  GptIndex::SampleStart from = index_.samples[number];
+  const GptIndex::SampleStart to = index_.samples[number + 1];
   std::vector<std::int64_t> ids;
   for (; from.document <= to.document; from = {from.document + 1, 0}) {
     const std::int64_t sequence = index_.documents[static_cast<std::size_t>(from.document)];
@@ -68,8 +68,8 @@ void BlendedDataset::use_weights(const Blend& blend, MegatronOptions options) {
     parts_.push_back(std::make_unique<GptDataset>(blend.prefixes[k], options));
   }
   // Upstream normalises a second time here, which can change the last bit.
-  places_ = blend_places(normalised(blend.weights, "paths"), size);
-  for (const BlendPlace& place : places_) {
+  places_ = blend_samples(normalised(blend.weights, "paths"), size);
+  for (const BlendSample& place : places_) {
     const std::int64_t there = parts_[static_cast<std::size_t>(place.part)]->size();
     require(place.sample < there, blend.prefixes[static_cast<std::size_t>(place.part)],
             ": the blend takes more samples than the ", there,
@@ -88,12 +88,12 @@ void BlendedDataset::use_sizes(const Blend& blend, MegatronOptions options) {
   std::vector<double> weights;
   for (const std::int64_t size : sizes)
     weights.push_back(static_cast<double>(size) / static_cast<double>(all));
-  places_ = blend_places(weights, std::min(wanted.value_or(all), all), sizes);
+  places_ = blend_samples(weights, std::min(wanted.value_or(all), all), sizes);
 }
 
 Sample BlendedDataset::sample(std::int64_t i) const {
   check_index(i);
-  const BlendPlace place = places_[static_cast<std::size_t>(i)];
+  const BlendSample place = places_[static_cast<std::size_t>(i)];
   return parts_[static_cast<std::size_t>(place.part)]->sample(place.sample);
 }
 

@@ -59,7 +59,7 @@ class BlendedDataset final : public Dataset {
   void use_weights(const Blend& blend, MegatronOptions options);
   void use_sizes(const Blend& blend, MegatronOptions options);
   std::vector<std::unique_ptr<GptDataset>> parts_;
-  std::vector<BlendPlace> places_;
+  std::vector<BlendSample> places_;
 };
 
 /// One of the two. Throws Error also when `samples` is not 1 to max_samples.

@@ -267,12 +267,12 @@ TEST_CASE("megatron: the example of Megatron's index, and of its blend") {
                                    {.first = 0, .last = 5, .seq_length = 4, .samples = {}, .seed = 1234});
   CHECK(index.documents == std::vector<std::int32_t>{4, 0, 1, 2, 3});
   std::vector<std::pair<std::int64_t, std::int64_t>> places;
-  for (const GptIndex::Place& place : index.samples) places.emplace_back(place.document, place.offset);
+  for (const GptIndex::SampleStart& place : index.samples) places.emplace_back(place.document, place.offset);
   CHECK(places ==
         std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 0}, {0, 4}, {1, 2}, {2, 1}, {3, 2}, {3, 6}});
   CHECK(index.shuffle == Ids{3, 2, 1, 0, 4});
   Ids parts;
-  for (const BlendPlace& place : blend_places(std::vector{0.7, 0.3}, 10)) parts.push_back(place.part);
+  for (const BlendSample& place : blend_samples(std::vector{0.7, 0.3}, 10)) parts.push_back(place.part);
   CHECK(parts == Ids{0, 1, 0, 0, 1, 0, 0, 1, 0, 0});
 }
 

@@ -5,8 +5,8 @@
 
 #include "core/utf8.h"
 #include "data/datasets/text.h"
-#include "data/metrics/lower_case.h"
-#include "data/metrics/pattern.h"
+#include "data/text/lower_case.h"
+#include "data/text/pattern.h"
 
 namespace nemocube {
 

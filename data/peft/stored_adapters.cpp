@@ -135,7 +135,7 @@ class Finder {
     if (is_empty(*pair.a) && is_empty(*pair.b)) return place_empty(path, pair);
     if (const auto weight = weights_.find(module); weight != weights_.end())
       return weight->second.experts == 0 ? add_linear(*weight, path, pair) : add_stack(*weight, path, pair);
-    const CanonicalPlace slice = canonical_place(module + ".weight", names_.table());
+    const CanonicalTensor slice = canonical_tensor(module + ".weight", names_.table());
     if (slice.expert >= 0 && weights_.contains(slice.name)) {
       const auto [same, added] = experts_[slice.name].emplace(slice.expert, Part{path, &pair});
       if (!added) refuse_twice(same->second.pair->a->name, pair.a->name);
@@ -176,7 +176,7 @@ class Finder {
   /// experts. Of one that the model has, the elements are missing.
   void place_empty(const std::string& path, const StoredPair& pair) {
     const std::string module = canonical(path);
-    const CanonicalPlace slice = canonical_place(module + ".weight", names_.table());
+    const CanonicalTensor slice = canonical_tensor(module + ".weight", names_.table());
     const bool of_model =
         weights_.contains(module) || weights_.contains(slice.name) || !stacks_of(module).empty();
     if (of_model)
@@ -346,7 +346,7 @@ class Finder {
   void check_targets() {
     for (const std::string& target : peft_.target_modules) {
       const std::string module = canonical(target);
-      const CanonicalPlace place = canonical_place(module + ".weight", names_.table());
+      const CanonicalTensor place = canonical_tensor(module + ".weight", names_.table());
       const std::string& name = place.expert >= 0 ? place.name : module;
       if (place.expert < 0 && weights_.contains(name) && weights_.at(name).experts > 0) continue;
       if (weights_.contains(name) && !found_.contains(name)) missing_.add(target);

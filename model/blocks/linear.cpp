@@ -4,18 +4,17 @@
 
 namespace nemocube {
 
-Linear::Linear(const MixerSources& sources, const TensorName& name, PointPlace place)
+Linear::Linear(const MixerSources& sources, const TensorName& name, PointRole role)
     : weight_(&sources.parameters.get(name / "weight")),
       bias_(sources.parameters.find(name / "bias")),
       adapter_(sources.setup, sources.parameters, name),
-      way_out_(place == PointPlace::way_out ? sources.way_out() : nullptr) {
-  const auto at = [&](PointPlace end) { return place == end ? end : PointPlace::other; };
-  SharedWays* const way_in = place == PointPlace::way_in ? sources.way_in() : nullptr;
-  sources.points.emplace(name / "input",
-                         TransformPoint{way_in ? &way_in->in : &input_, at(PointPlace::way_in), name,
-                                        adapter_ ? adapter_.rows() : nullptr, way_in});
+      way_out_(role == PointRole::way_out ? sources.way_out() : nullptr) {
+  const auto at = [&](PointRole end) { return role == end ? end : PointRole::other; };
+  SharedWays* const way_in = role == PointRole::way_in ? sources.way_in() : nullptr;
+  sources.points.emplace(name / "input", TransformPoint{way_in ? &way_in->in : &input_, at(PointRole::way_in),
+                                                        name, adapter_ ? adapter_.rows() : nullptr, way_in});
   sources.points.emplace(name / "output", TransformPoint{way_out_ ? &way_out_->out : &output_,
-                                                         at(PointPlace::way_out), name, nullptr, way_out_});
+                                                         at(PointRole::way_out), name, nullptr, way_out_});
 }
 
 Var Linear::bias() const {

@@ -12,9 +12,9 @@ namespace nemocube {
 /// product on the device that counts it, and zeros are in its place on others.
 class Linear {
  public:
-  /// `place`: way_in where all rows of the residual stream enter the block through this layer's input,
+  /// `role`: way_in where all rows of the residual stream enter the block through this layer's input,
   /// way_out where they leave through its output.
-  Linear(const MixerSources& sources, const TensorName& name, PointPlace place = PointPlace::other);
+  Linear(const MixerSources& sources, const TensorName& name, PointRole role = PointRole::other);
   Linear(const Linear&) = delete;  // the transform points lead here
   Linear& operator=(const Linear&) = delete;
   Var operator()(Context& ctx, const Var& x, const Sequences& sequences) const;

@@ -33,9 +33,8 @@ TokenFront::TokenFront(const ModelSetup& setup, ParameterStore& parameters, Tran
     : noise_(setup.choices.noise),
       hidden_size_(setup.config.hidden_size),
       weight_(&parameters.get(embeddings_name() / "weight")) {
-  points.emplace(
-      embeddings_name() / "output",
-      TransformPoint{&output_, PointPlace::way_out, embeddings_name(), noise_.alpha > 0 ? &rows_ : nullptr});
+  points.emplace(embeddings_name() / "output", TransformPoint{&output_, PointRole::way_out, embeddings_name(),
+                                                              noise_.alpha > 0 ? &rows_ : nullptr});
 }
 
 Var TokenFront::operator()(Context& ctx, const Tensor& ids, const Sequences& sequences,

@@ -11,9 +11,8 @@ LanguageTail::LanguageTail(const ModelSetup& setup, ParameterStore& parameters, 
     : norm_(setup.config, parameters, final_norm_name()),
       head_(&parameters.get(setup.config.head_module() / "weight")) {
   if (Adapter adapter(setup, parameters, head_name()); adapter) adapter_.emplace(std::move(adapter));
-  points.emplace(head_name() / "input",
-                 TransformPoint{&input_, PointPlace::way_in, setup.config.head_module(),
-                                adapter_ ? adapter_->rows() : nullptr});
+  points.emplace(head_name() / "input", TransformPoint{&input_, PointRole::way_in, setup.config.head_module(),
+                                                       adapter_ ? adapter_->rows() : nullptr});
 }
 
 Tensor LanguageTail::logits(const Tensor& hidden) const {

@@ -28,7 +28,7 @@ struct Shared {
   float weights[tile][tile];  // [other row][row]
 };
 
-struct Place {
+struct TileThread {
   int thread = anew(static_cast<int>(threadIdx.x)), x = thread % threads_x, y = thread / threads_x;
   int row = y * rows_each;
   /// Column j of the thread's eight: two groups of four.
@@ -60,7 +60,7 @@ __device__ void load_channels(float (&to)[depth][tile], RowOf&& row_of, int firs
                               bool aligned) {
   constexpr int N = whole_pack<T>;
 #pragma unroll 2
-  for (int i = Place().thread; i < tile * depth / N; i += threads) {
+  for (int i = TileThread().thread; i < tile * depth / N; i += threads) {
     // A warp reads four packs of eight rows.
     const int warp = i / warp_threads, lane = i % warp_threads;
     const int r = lane / 4 + warp % (tile / 8) * 8, d = (lane % 4 + warp / (tile / 8) * 4) * N;
@@ -76,7 +76,7 @@ __device__ void load_channels(float (&to)[depth][tile], RowOf&& row_of, int firs
 template <class T, int width, class Left, class Right>
 __device__ void multiply(Scores& s, Shared<width>& shared, Left&& left, Right&& right, int channels,
                          bool aligned) {
-  const Place place;
+  const TileThread place;
 #pragma unroll
   for (int i = 0; i < rows_each; ++i)
 #pragma unroll
@@ -110,7 +110,7 @@ __device__ float* weights_of(Shared<width>& shared, int n, int y) {
 /// weights[column(j)][row + i] = w[i][j]. Nobody reads weights any more.
 template <int width>
 __device__ void put_weights(Shared<width>& shared, const Scores& w) {
-  const Place place;
+  const TileThread place;
 #pragma unroll
   for (int j = 0; j < columns_each; ++j)
     put_four(weights_of(shared, place.column(j), place.y), w[0][j], w[1][j], w[2][j], w[3][j]);
@@ -137,7 +137,7 @@ __device__ void load_rows(float (&to)[depth][width], RowOf&& row_of, int first_r
                           bool aligned) {
   constexpr int N = whole_pack<T>, packs = width / N;
 #pragma unroll 2
-  for (int i = Place().thread; i < depth * packs; i += threads) {
+  for (int i = TileThread().thread; i < depth * packs; i += threads) {
     const int r = i / packs, d = i % packs * N;
     float v[N] = {};
     if (const T* const row = row_of(first_row + r); row && first + d < channels)
@@ -161,7 +161,7 @@ __device__ void load_rows(float (&to)[depth][width], RowOf&& row_of, int first_r
 template <class T, int width, class RowOf>
 __device__ void accumulate(Accumulators<width>& sums, Shared<width>& shared, RowOf&& row_of, int count,
                            int first, int channels, bool aligned) {
-  const Place place;
+  const TileThread place;
   for (int first_row = 0; first_row < count; first_row += depth) {
     __syncthreads();
     load_rows<T>(shared.rows, row_of, first_row, first, channels, aligned);
@@ -188,7 +188,7 @@ __device__ void accumulate(Accumulators<width>& sums, Shared<width>& shared, Row
 template <int width, class RowOf>
 __device__ void store(const Accumulators<width>& sums, RowOf&& row_of, const float (&factor)[rows_each],
                       int first, int channels, bool aligned, bool add) {
-  const Place place;
+  const TileThread place;
 #pragma unroll
   for (int i = 0; i < rows_each; ++i) {
     const auto row = row_of(place.row + i);
@@ -205,7 +205,7 @@ __device__ void store(const Accumulators<width>& sums, RowOf&& row_of, const flo
 __device__ void softmax(Scores& s, float (&most)[rows_each], float (&total)[rows_each],
                         float (&factor)[rows_each], const std::int64_t (&seen)[rows_each], std::int64_t k0,
                         float scale) {
-  const Place place;
+  const TileThread place;
 #pragma unroll
   for (int i = 0; i < rows_each; ++i) {
     float largest = most[i];
@@ -230,7 +230,7 @@ template <class T, int width>
 __global__ void __launch_bounds__(threads, 1) attention_forward_kernel(const Forward<T> t) {
   __shared__ __align__(16) Shared<width> shared;
   const Problem& p = t.problem;
-  const Place place;
+  const TileThread place;
   Span span;
   // The last tiles of a pair see most keys: they come first.
   const std::int64_t index = find_tile(
@@ -335,7 +335,7 @@ template <class T, int width>
 __global__ void __launch_bounds__(threads, 1) attention_dq_kernel(const Backward<T> t) {
   __shared__ __align__(16) Shared<width> shared;
   const Problem& p = t.problem;
-  const Place place;
+  const TileThread place;
   Span span;
   const std::int64_t index = find_tile(
       p, gridDim.x - 1 - blockIdx.x, [&](const Span& s) { return (p.columns_of(s) + tile - 1) / tile; },
@@ -391,7 +391,7 @@ template <class T, int width>
 __global__ void __launch_bounds__(threads, 1) attention_dkv_kernel(const Backward<T> t) {
   __shared__ __align__(16) Shared<width> shared;
   const Problem& p = t.problem;
-  const Place place;
+  const TileThread place;
   Span span;
   const std::int64_t index = find_tile(
       p, blockIdx.x, [&](const Span& s) { return (s.k_end - s.k_begin + tile - 1) / tile; }, span);

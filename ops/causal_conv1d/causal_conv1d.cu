@@ -50,12 +50,12 @@ ConvInputs with_contiguous_weight(const ConvInputs& in) {
 }
 
 /// The sequence that holds a row.
-struct Place {
+struct RowSequence {
   std::int64_t sequence, begin, end;
 };
 
 /// For a whole warp.
-__device__ Place place_of(const std::int64_t* offsets, std::int64_t sequences, std::int64_t row) {
+__device__ RowSequence sequence_of(const std::int64_t* offsets, std::int64_t sequences, std::int64_t row) {
   const int lane = threadIdx.x % warp_threads;
   std::int64_t first = 0, count = sequences;  // candidates: the last offset <= row is that of one of them
   while (count > 1) {
@@ -69,12 +69,12 @@ __device__ Place place_of(const std::int64_t* offsets, std::int64_t sequences, s
 }
 
 /// The next sequence that holds rows, and the one before.
-__device__ Place next_place(const std::int64_t* offsets, Place place) {
+__device__ RowSequence next_sequence(const std::int64_t* offsets, RowSequence place) {
   const std::int64_t begin = place.end;
   while (place.end == begin) place.end = offsets[++place.sequence + 1];
   return {place.sequence, begin, place.end};
 }
-__device__ Place previous_place(const std::int64_t* offsets, Place place) {
+__device__ RowSequence previous_sequence(const std::int64_t* offsets, RowSequence place) {
   const std::int64_t end = place.begin;
   while (place.begin == end) place.begin = offsets[--place.sequence];
   return {place.sequence, place.begin, end};
@@ -82,7 +82,7 @@ __device__ Place previous_place(const std::int64_t* offsets, Place place) {
 
 /// A row of the state that is left of the sequence: row < place.begin.
 template <bool aligned, class T, int N>
-__device__ void read_state(const Conv<T>& t, const Place& place, std::int64_t row, std::int64_t c,
+__device__ void read_state(const Conv<T>& t, const RowSequence& place, std::int64_t row, std::int64_t c,
                            float (&v)[N]) {
   if (t.state) {
     const std::int64_t kept = t.taps - 1, state_row = place.sequence * kept + kept + row - place.begin;
@@ -95,7 +95,7 @@ __device__ void read_state(const Conv<T>& t, const Place& place, std::int64_t ro
 
 /// The input of a tap at `row`, which may lie left of the sequence.
 template <bool aligned, class T, int N>
-__device__ void read_input(const Conv<T>& t, const Place& place, std::int64_t row, std::int64_t c,
+__device__ void read_input(const Conv<T>& t, const RowSequence& place, std::int64_t row, std::int64_t c,
                            float (&v)[N]) {
   if (row >= place.begin)
     read_values<aligned>(t.x.row(row) + c, t.channels - c, v);
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(forward_threads, forward_blocks)
   const std::int64_t first = item / column_groups * forward_rows;
   if (first >= t.rows) return;
   const int height = static_cast<int>(forward_rows < t.rows - first ? forward_rows : t.rows - first);
-  Place place = place_of(t.offsets, t.sequences, first);
+  RowSequence place = sequence_of(t.offsets, t.sequences, first);
   const std::int64_t c = (item % column_groups * warp_threads + lane) * N;
   if (c >= t.channels) return;
   const std::int64_t count = columns_from<aligned, N>(c, t.channels);
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(forward_threads, forward_blocks)
       const int row = start + r;
       if (row >= height) break;
       if (row == change) {
-        place = next_place(t.offsets, place);
+        place = next_sequence(t.offsets, place);
         begin_sequence(row);
       }
       float v[N], out[N];
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(backward_warps* warp_threads, backward_blocks<
 
   float dw[N][taps] = {}, db[N] = {};
   if (height > 0) {
-    Place place = place_of(t.offsets, t.sequences, first + height - 1);
+    RowSequence place = sequence_of(t.offsets, t.sequences, first + height - 1);
     if (count > 0) {
       const std::int64_t own = columns_from<aligned, N>(c, t.channels);
       float w[N][taps], bias[N];
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(backward_warps* warp_threads, backward_blocks<
           const int row = start - r;
           if (row < 0) break;
           if (row < begin) {
-            place = previous_place(t.offsets, place);
+            place = previous_sequence(t.offsets, place);
             begin_sequence(row);
           }
           float u[N], du[N], dx[N];
@@ -364,14 +364,14 @@ __device__ void for_own_column(const WarpGrid& grid, Fn&& fn) {
 }
 
 template <class T>
-__device__ float input_at(const Conv<T>& t, const Place& place, std::int64_t row, std::int64_t c) {
+__device__ float input_at(const Conv<T>& t, const RowSequence& place, std::int64_t row, std::int64_t c) {
   float v[1];
   read_input<false>(t, place, row, c, v);
   return v[0];
 }
 
 template <class T>
-__device__ float convolved(const Conv<T>& t, const Place& place, std::int64_t row, std::int64_t c) {
+__device__ float convolved(const Conv<T>& t, const RowSequence& place, std::int64_t row, std::int64_t c) {
   float sum = t.bias[c];
   for (int k = 0; k < t.taps; ++k)
     sum += t.weight[c * t.taps + k] * input_at(t, place, row - t.taps + 1 + k, c);
@@ -381,7 +381,7 @@ __device__ float convolved(const Conv<T>& t, const Place& place, std::int64_t ro
 template <class T>
 __global__ void __launch_bounds__(any_threads) forward_any_kernel(WarpGrid grid, const Conv<T> t, Rows<T> y) {
   for_own_column(grid, [&](std::int64_t row, std::int64_t c, bool active) {
-    const Place place = place_of(t.offsets, t.sequences, row);
+    const RowSequence place = sequence_of(t.offsets, t.sequences, row);
     if (!active) return;
     const float sum = convolved(t, place, row, c);
     y.row(row)[c] = rounded<T>(sum * sigmoid(sum));
@@ -393,7 +393,7 @@ template <class T>
 __global__ void __launch_bounds__(any_threads)
     du_any_kernel(WarpGrid grid, const Conv<T> t, Rows<float> du, Rows<T> dy) {
   for_own_column(grid, [&](std::int64_t row, std::int64_t c, bool active) {
-    const Place place = place_of(t.offsets, t.sequences, row);
+    const RowSequence place = sequence_of(t.offsets, t.sequences, row);
     if (!active) return;
     const float sum = convolved(t, place, row, c);
     du.row(row)[c] = to_float(dy.row(row)[c]) * silu_slope(sum, sigmoid(sum));
@@ -404,7 +404,7 @@ template <class T>
 __global__ void __launch_bounds__(any_threads)
     dx_any_kernel(WarpGrid grid, const Conv<T> t, Rows<T> dx, Rows<float> du) {
   for_own_column(grid, [&](std::int64_t row, std::int64_t c, bool active) {
-    const Place place = place_of(t.offsets, t.sequences, row);
+    const RowSequence place = sequence_of(t.offsets, t.sequences, row);
     if (!active) return;
     float sum = 0;
     for (int ahead = 0; ahead < t.taps && row + ahead < place.end; ++ahead)
@@ -421,11 +421,11 @@ __global__ void __launch_bounds__(any_threads)
     const std::int64_t segment = item / (t.taps + 1), first = segment * segment_rows;
     const std::int64_t stop = first + segment_rows < t.rows ? first + segment_rows : t.rows;
     const int tap = static_cast<int>(item % (t.taps + 1));
-    Place place = place_of(t.offsets, t.sequences, first);
+    RowSequence place = sequence_of(t.offsets, t.sequences, first);
     if (!active || !(tap < t.taps ? dweight : dbias)) return;
     float sum = 0;
     for (std::int64_t row = first; row < stop; ++row) {
-      if (row == place.end) place = next_place(t.offsets, place);
+      if (row == place.end) place = next_sequence(t.offsets, place);
       const float u = du.row(row)[c];
       sum += tap < t.taps ? u * input_at(t, place, row - t.taps + 1 + tap, c) : u;
     }
@@ -469,7 +469,7 @@ template <class T, int N>
 __global__ void final_state_kernel(RowBlocks grid, float* state, const Conv<T> t) {
   for_own_pack<N>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t count) {
     const std::int64_t kept = t.taps - 1, sequence = r / kept;
-    const Place place{sequence, t.offsets[sequence], t.offsets[sequence + 1]};
+    const RowSequence place{sequence, t.offsets[sequence], t.offsets[sequence + 1]};
     // A sequence that is shorter keeps the end of its initial state.
     float v[N];
     read_input<true>(t, place, place.end - kept + r % kept, c, v);

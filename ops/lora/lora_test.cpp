@@ -131,7 +131,7 @@ TEST_CASE("lora: against finite differences, windows, values used twice, compute
   for (const LoraDropout& dropout : dropouts(5)) {
     CHECK_GRADIENTS(several(dropout), {f64({5, 5}, 1), f64({9, 3}, 2), f64({2, 3}, 3), f64({4, 2}, 4)});
     const DiffFn replayed = [&](Context& ctx, const std::vector<Var>& v) {
-      const Block block = [&](Context& inner, const Var& x) {
+      const Recomputed block = [&](Context& inner, const Var& x) {
         return add_lora(inner, linear(inner, x, v[1]), x, {v[2], v[3], 0.5, dropout});
       };
       return std::vector<Var>{checkpoint(ctx, "block", block, v[0])};

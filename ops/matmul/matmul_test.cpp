@@ -65,8 +65,8 @@ Tensor framed(std::int64_t rows, std::int64_t cols, DType dtype, std::uint64_t s
   return random_tensor({rows, cols + 7}, dtype, seed).to(device).narrow(-1, 3, cols);
 }
 
-/// Where products are formed, and by what.
-struct Place {
+/// The device that forms products, and the function.
+struct ProductBy {
   Device device = Device::cpu;
   void (*product)(const Output&, const Tensor&, bool, const Tensor&, bool) = matmul;
 };
@@ -74,9 +74,9 @@ void by_tiles(const Output& c, const Tensor& a, bool ta, const Tensor& b, bool t
   cuda::tiled_product(c, a, ta, b, tb);
 }
 
-void check_product(const Place& place, Types types, std::int64_t m, std::int64_t n, std::int64_t k, bool ta,
+void check_product(const ProductBy& by, Types types, std::int64_t m, std::int64_t n, std::int64_t k, bool ta,
                    bool tb, Into how, bool strided) {
-  CAPTURE(place.device);
+  CAPTURE(by.device);
   CAPTURE(types.operands);
   CAPTURE(types.result);
   CAPTURE(m);
@@ -87,19 +87,19 @@ void check_product(const Place& place, Types types, std::int64_t m, std::int64_t
   CAPTURE(strided);
   CAPTURE(static_cast<int>(how));
   const auto make = [&](std::int64_t rows, std::int64_t cols, DType dtype, std::uint64_t seed) {
-    return strided ? framed(rows, cols, dtype, seed, place.device)
-                   : random_tensor({rows, cols}, dtype, seed).to(place.device);
+    return strided ? framed(rows, cols, dtype, seed, by.device)
+                   : random_tensor({rows, cols}, dtype, seed).to(by.device);
   };
   const Tensor a = ta ? make(k, m, types.operands, 1) : make(m, k, types.operands, 1);
   const Tensor b = tb ? make(n, k, types.operands, 2) : make(k, n, types.operands, 2);
-  const Tensor whole = random_tensor({m, n + 7}, types.result, 3).to(place.device);
-  const Tensor c = strided ? whole.narrow(-1, 3, n) : random_tensor({m, n}, types.result, 3).to(place.device);
+  const Tensor whole = random_tensor({m, n + 7}, types.result, 3).to(by.device);
+  const Tensor c = strided ? whole.narrow(-1, 3, n) : random_tensor({m, n}, types.result, 3).to(by.device);
   const Tensor before = whole.clone();
   const Tensor start = how == Into::add ? c.clone() : Tensor::zeros({m, n}, types.result, Device::cpu);
-  place.product({c, how}, a, ta, b, tb);
-  Tol tol = product_tol(types.result, types.operands, k, place.device);
+  by.product({c, how}, a, ta, b, tb);
+  Tol tol = product_tol(types.result, types.operands, k, by.device);
   // cuBLAS may round the product, too, before it is added. No product here is above 4 sqrt(k).
-  if (how == Into::add && types.result == DType::bf16 && place.device.is_cuda() && place.product == &matmul)
+  if (how == Into::add && types.result == DType::bf16 && by.device.is_cuda() && by.product == &matmul)
     tol.abs += 0x1p-9 * 4 * std::sqrt(static_cast<double>(k));
   CHECK_CLOSE(c, reference(a, ta, b, tb, start), tol);
   CHECK_BITS(whole.narrow(-1, 0, 3), before.narrow(-1, 0, 3));
@@ -149,15 +149,15 @@ TEST_CASE("matmul: edge sizes" * doctest::test_suite("cuda")) {
 TEST_CASE("matmul: the kernel for products that cuBLAS does not have, all forms" *
           doctest::test_suite("cuda")) {
   if (!has_cuda()) return;
-  const Place place{Device::cuda, by_tiles};
+  const ProductBy by{Device::cuda, by_tiles};
   for (const Types types : all_types) {
     if (types.operands == DType::f64) continue;
     for_forms([&](bool ta, bool tb, Into how, bool strided) {
-      check_product(place, types, 3, 1, 5, ta, tb, how, strided);
+      check_product(by, types, 3, 1, 5, ta, tb, how, strided);
       // More than a tile in every direction; strided: no row is aligned.
-      check_product(place, types, 132, 68, 20, ta, tb, how, strided);
+      check_product(by, types, 132, 68, 20, ta, tb, how, strided);
     });
-    check_product(place, types, 5, 7, 33, false, true, Into::set, false);
+    check_product(by, types, 5, 7, 33, false, true, Into::set, false);
   }
 }
 

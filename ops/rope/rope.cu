@@ -40,11 +40,11 @@ struct Heads {
   int pair_packs = 0, packs = 0;  // of a head: of pairs; with those of the channels that pass
   float sign = 1;                 // of sin
 
-  struct Place {
+  struct Head {
     T* to;
     const T* from;
   };
-  __device__ Place place(std::int64_t row, int head) const {
+  __device__ Head head_of(std::int64_t row, int head) const {
     const bool of_q = head < q_heads;
     const std::int64_t column = std::int64_t{of_q ? head : head - q_heads} * head_dim;
     const Rows<T> to = of_q ? q_out : k_out, from = of_q ? q : k;
@@ -62,7 +62,7 @@ __device__ void rotate_pairs(const Heads<T>& t, std::int64_t row, int first_head
 #pragma unroll
   for (int h = 0; h < heads_of_thread; ++h)
     if (first_head + h < t.heads) {
-      const T* from = t.place(row, first_head + h).from + pair;
+      const T* from = t.head_of(row, first_head + h).from + pair;
       a[h] = Pack<T, N>::load(from, N);
       b[h] = Pack<T, N>::load(from + t.pairs, N);
     }
@@ -78,7 +78,7 @@ __device__ void rotate_pairs(const Heads<T>& t, std::int64_t row, int first_head
         turned_x[i] = fmaf(x[i], c[i], -(y[i] * (t.sign * z[i])));
         turned_y[i] = fmaf(y[i], c[i], x[i] * (t.sign * z[i]));
       }
-      T* to = t.place(row, first_head + h).to + pair;
+      T* to = t.head_of(row, first_head + h).to + pair;
       Pack<T, N>::of(turned_x).store(to, N);
       Pack<T, N>::of(turned_y).store(to + t.pairs, N);
     }
@@ -89,8 +89,8 @@ __device__ void pass_channels(const Heads<T>& t, std::int64_t row, int first_hea
 #pragma unroll
   for (int h = 0; h < heads_of_thread; ++h)
     if (first_head + h < t.heads) {
-      const typename Heads<T>::Place place = t.place(row, first_head + h);
-      if (place.to != place.from) Pack<T, N>::load(place.from + channel, N).store(place.to + channel, N);
+      const typename Heads<T>::Head head = t.head_of(row, first_head + h);
+      if (head.to != head.from) Pack<T, N>::load(head.from + channel, N).store(head.to + channel, N);
     }
 }
 

@@ -333,7 +333,7 @@ TEST_CASE("router: a replay counts nothing, and later microbatches do not change
     std::vector<Var> results;
     for (std::size_t m = 0; m < lengths.size(); ++m) {
       Context ctx{.tape = &tapes[m]};
-      const Block block = [&, m](Context& inner, const Var& in) {
+      const Recomputed block = [&, m](Context& inner, const Var& in) {
         const bool first = !choices[m];
         const Routing r = route(inner, in, gate, c.bias, c.options, Sequences::uniform(1, lengths[m]),
                                 &totals, first ? nullptr : &*choices[m]);
@@ -379,7 +379,7 @@ TEST_CASE("router: auxiliary gradients come once, scaled, even where the weights
     const Var gate = Var::leaf(c.gate), x = Var::leaf(c.x);
     Tape tape;
     Context ctx{.tape = &tape};
-    const Block block = [&](Context& inner, const Var& in) {
+    const Recomputed block = [&](Context& inner, const Var& in) {
       const Var w = route(inner, in, gate, c.bias, scaled.options, c.sequences).weights;
       return use_weights ? w : in;
     };

@@ -43,7 +43,7 @@ struct GroupedMessages {
 GroupedMessages grouped_messages(const Collective& call, int rank);
 
 /// The fewest bytes that rank `rank` of `size` can send to others in the call. They are those in the table of
-/// message_communicator.h for calls of more than latency_bound_bytes; what NCCL sends depends on its
+/// mpi/message_algorithms.h for calls of more than latency_bound_bytes; what NCCL sends depends on its
 /// algorithm.
 std::int64_t bytes_for_others(const Collective& call, int rank, int size);
 

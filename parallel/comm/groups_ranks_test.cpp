@@ -19,8 +19,8 @@ using namespace nemocube::testing;
 
 namespace {
 
-std::vector<int> members(const ProcessGroups& groups, const std::string& name) {
-  const auto m = groups[name].members();
+std::vector<int> members(const ProcessGroups& groups, Group group) {
+  const auto m = groups[group].members();
   return {m.begin(), m.end()};
 }
 
@@ -32,13 +32,13 @@ TEST_CASE("process groups: each holds the ranks that the grid says, and they tal
   HypercubeGrid grid({{"tp", tp}, {"cp", 1}, {"dp", size / tp / pp}, {"pp", pp}}, 0, size);
   grid.add_view("expert", {{"expt_tp", 1}, {"ep", size / pp}, {"expt_dp", 1}, {"pp", pp}}, {"pp"});
   const ProcessGroups groups(world, grid);
-  const auto check = [&](const std::string& name, const std::vector<std::string>& dims,
-                         const std::string& view) {
-    CAPTURE(name);
+  const auto check = [&](Group of, const std::vector<std::string>& dims, const std::string& view) {
+    CAPTURE(name_of(of));
     const RankGroups ranks = grid.groups(dims, view);
-    Communicator& group = groups[name];
-    CHECK(group.name() == name);
-    CHECK(members(groups, name) == ranks.ranks(ranks.group_of(world.rank())));
+    Communicator& group = groups[of];
+    CHECK(group.name() == name_of(of));
+    CHECK(find_group(group.name()) == of);
+    CHECK(members(groups, of) == ranks.ranks(ranks.group_of(world.rank())));
     CHECK(group.rank() == ranks.position_of(world.rank()));
     const Tensor sum = Tensor::from<std::int32_t>({world.rank() + 1}, {1});
     group.all_reduce(sum);
@@ -46,20 +46,20 @@ TEST_CASE("process groups: each holds the ranks that the grid says, and they tal
     for (const int r : group.members()) want += r + 1;
     CHECK(sum.item<std::int32_t>() == want);
   };
-  check("tp", {"tp"}, "base");
-  check("cp", {"cp"}, "base");
-  check("pp", {"pp"}, "base");
-  check("dp", {"dp"}, "base");
-  check("dp_cp", {"dp", "cp"}, "base");
-  check("mp", {"tp", "pp"}, "base");
-  check("tp_dp_cp", {"tp", "cp", "dp"}, "base");
-  check("optimizer", {"tp", "cp", "dp", "pp"}, "base");
-  check("ep", {"ep"}, "expert");
-  check("tp_ep_pp", {"ep", "pp"}, "expert");
-  CHECK(groups["expt_dp"].size() == 1);
-  CHECK(groups["dp_replicate"].size() == 1);
-  CHECK(members(groups, "dp_shard") == members(groups, "dp"));
-  CHECK(message_of([&] { groups["edp"]; }).find("'edp' (its groups: dp, dp_cp, tp, cp,") !=
+  check(Group::tp, {"tp"}, "base");
+  check(Group::cp, {"cp"}, "base");
+  check(Group::pp, {"pp"}, "base");
+  check(Group::dp, {"dp"}, "base");
+  check(Group::dp_cp, {"dp", "cp"}, "base");
+  check(Group::mp, {"tp", "pp"}, "base");
+  check(Group::tp_dp_cp, {"tp", "cp", "dp"}, "base");
+  check(Group::optimizer, {"tp", "cp", "dp", "pp"}, "base");
+  check(Group::ep, {"ep"}, "expert");
+  check(Group::tp_ep_pp, {"ep", "pp"}, "expert");
+  CHECK(groups[Group::expt_dp].size() == 1);
+  CHECK(groups[Group::dp_replicate].size() == 1);
+  CHECK(members(groups, Group::dp_shard) == members(groups, Group::dp));
+  CHECK(message_of([&] { groups[Group::world]; }).find("'world' (its groups: dp, dp_cp, tp, cp,") !=
         std::string::npos);
 }
 
@@ -71,18 +71,18 @@ TEST_CASE("process groups: replicas, tied embeddings, and ranks outside the grid
   const bool in_hybrid = world.rank() < size / 2 * 2;
   if (in_hybrid) {
     const int shard = world.rank() / 2 * 2;
-    CHECK(members(hybrid, "dp_shard") == std::vector{shard, shard + 1});
-    CHECK(hybrid["dp"].size() == size / 2 * 2);
-    CHECK(hybrid["dp_replicate"].members()[0] == world.rank() % 2);
-    CHECK(members(hybrid, "optimizer") == members(hybrid, "dp_shard"));
+    CHECK(members(hybrid, Group::dp_shard) == std::vector{shard, shard + 1});
+    CHECK(hybrid[Group::dp].size() == size / 2 * 2);
+    CHECK(hybrid[Group::dp_replicate].members()[0] == world.rank() % 2);
+    CHECK(members(hybrid, Group::optimizer) == members(hybrid, Group::dp_shard));
   }
   const ProcessGroups stages(world, HypercubeGrid({{"pp", 3}}, 1, size));
   if (world.rank() == 0 || world.rank() > 3)
-    CHECK(message_of([&] { stages["pp"]; }).find("(its groups: none)") != std::string::npos);
+    CHECK(message_of([&] { stages[Group::pp]; }).find("(its groups: none)") != std::string::npos);
   else if (world.rank() == 2)
-    CHECK(message_of([&] { stages["embd"]; }).find("'embd'") != std::string::npos);
+    CHECK(message_of([&] { stages[Group::embd]; }).find("'embd'") != std::string::npos);
   else
-    CHECK(members(stages, "embd") == std::vector{1, 3});
+    CHECK(members(stages, Group::embd) == std::vector{1, 3});
 }
 
 TEST_CASE("process groups: each of two grids side by side sums over its own ranks, and the world over all") {
@@ -94,27 +94,27 @@ TEST_CASE("process groups: each of two grids side by side sums over its own rank
   const ProcessGroups of_front(world, front_grid), of_back(world, back_grid);
   CHECK(of_front.made() == 1);  // the grid itself, which is tp, mp and more
   CHECK(of_back.made() == 1);
-  const auto check = [&](const ProcessGroups& groups, const HypercubeGrid& grid, const std::string& cut) {
-    CAPTURE(cut);
+  const auto check = [&](const ProcessGroups& groups, const HypercubeGrid& grid, Group cut) {
+    CAPTURE(name_of(cut));
     if (!grid.contains(world.rank())) {
       CHECK(message_of([&] { (void)groups.all(); }) ==
             "this rank is outside of the grid of these process groups");
-      CHECK(groups.names().empty());
+      CHECK(groups.present().empty());
       return;
     }
     const int first = grid.offset();
     CHECK(groups.all().name() == "grid");
-    CHECK(&groups["grid"] == &groups.all());
+    CHECK(&groups[Group::grid] == &groups.all());
     CHECK(groups.all().rank() == world.rank() - first);
-    for (const std::string name : {"grid", cut.c_str(), "tp_dp_cp", "optimizer"}) {
-      CAPTURE(name);
-      CHECK(members(groups, name) == std::vector{first, first + 1});
-      CHECK(groups[name].host_all_reduce(1 + world.rank()) == 2 * first + 3);
+    for (const Group group : {Group::grid, cut, Group::tp_dp_cp, Group::optimizer}) {
+      CAPTURE(name_of(group));
+      CHECK(members(groups, group) == std::vector{first, first + 1});
+      CHECK(groups[group].host_all_reduce(1 + world.rank()) == 2 * first + 3);
     }
-    CHECK(groups["pp"].size() == 1);
+    CHECK(groups[Group::pp].size() == 1);
   };
-  check(of_front, front_grid, "tp");
-  check(of_back, back_grid, "dp");
+  check(of_front, front_grid, Group::tp);
+  check(of_back, back_grid, Group::dp);
   CHECK(world.communicator().host_all_reduce(1 + world.rank()) == size * (size + 1) / 2);
 
   // One rank is a grid, too, of which nothing has to be made. A grid of the whole world is the world.
@@ -123,7 +123,7 @@ TEST_CASE("process groups: each of two grids side by side sums over its own rank
   CHECK(one.made() == 0);
   if (world.rank() == size - 1) CHECK(one.all().host_all_reduce(7) == 7);
   CHECK(&whole.all() == &world.communicator());
-  CHECK(std::ranges::count(whole.names(), "grid") == 0);
+  CHECK(std::ranges::count(whole.present(), Group::grid) == 0);
   const std::string beyond = cat("a grid of ranks ", size - 1, " to ", size, " in a world of ", size);
   CHECK_THROWS_WITH_AS(ProcessGroups(world, make_grid({.tp = 2, .first_rank = size - 1})),
                        doctest::Contains(beyond.c_str()), std::logic_error);
@@ -133,19 +133,20 @@ TEST_CASE("process groups: only those named are made, and equal sets of ranks on
   World& world = test_world();
   const std::int64_t size = world.size(), tp = size % 2 == 0 ? 2 : 1, dp = size / tp;
   const HypercubeGrid grid({{"tp", tp}, {"cp", 1}, {"dp_shard", dp}}, 0, size);
-  const ProcessGroups groups(world, grid, {"dp", "tp", "dp_shard_cp", "tp_dp_cp", "cp"});
-  CHECK(groups.names() == std::vector<std::string>{"dp", "tp", "cp", "dp_shard_cp", "tp_dp_cp"});
-  CHECK(message_of([&] { groups["mp"]; }).find("'mp' (its groups: dp, tp, cp, dp_shard_cp, tp_dp_cp)") !=
+  using enum Group;
+  const ProcessGroups groups(world, grid, {Group::dp, Group::tp, dp_shard_cp, tp_dp_cp, cp});
+  CHECK(groups.present() == std::vector{Group::dp, Group::tp, cp, dp_shard_cp, tp_dp_cp});
+  CHECK(message_of([&] { groups[Group::mp]; }).find("'mp' (its groups: dp, tp, cp, dp_shard_cp, tp_dp_cp)") !=
         std::string::npos);
   CHECK(groups.made() == (dp > 1 && dp < size) + (tp > 1 && tp < size));  // tp_dp_cp is the world
-  CHECK(members(groups, "dp_shard_cp") == members(groups, "dp"));
+  CHECK(members(groups, Group::dp_shard_cp) == members(groups, Group::dp));
   // The names differ in their statistics, and their operations may alternate.
-  Communicator &dp_group = groups["dp"], &same = groups["dp_shard_cp"];
+  Communicator &dp_group = groups[Group::dp], &same = groups[Group::dp_shard_cp];
   const std::int64_t before = same.stats(Operation::all_reduce).calls;
   for (int i = 0; i < 3; ++i) {
     CHECK(dp_group.host_all_reduce(1) == dp);
     CHECK(same.host_all_reduce(std::int64_t{2}) == 2 * dp);
-    CHECK(groups["tp_dp_cp"].host_all_reduce(1) == size);
+    CHECK(groups[Group::tp_dp_cp].host_all_reduce(1) == size);
   }
   CHECK(same.name() == "dp_shard_cp");
   CHECK(same.stats(Operation::all_reduce).calls == before + 3);

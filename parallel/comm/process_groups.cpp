@@ -11,7 +11,7 @@ namespace nemocube {
 namespace {
 
 struct Row {
-  const char* name;
+  Group group;
   std::vector<std::string> dimensions;
   std::string view = HypercubeGrid::base;
   bool ends_only = false;  // the first and the last rank of the group
@@ -19,27 +19,27 @@ struct Row {
 
 const std::vector<Row>& rows() {
   static const std::vector<Row> table{
-      {"dp", {"dp", "dp_shard", "dp_replicate"}},
-      {"dp_cp", {"dp", "dp_shard", "dp_replicate", "cp"}},
-      {"tp", {"tp"}},
-      {"cp", {"cp"}},
-      {"pp", {"pp"}},
-      {"dp_shard", {"dp", "dp_shard"}},
-      {"dp_replicate", {"dp_replicate"}},
-      {"dp_shard_cp", {"dp", "dp_shard", "cp"}},
-      {"tp_cp", {"tp", "cp"}},
-      {"tp_dp", {"tp", "dp", "dp_shard", "dp_replicate"}},
-      {"tp_dp_cp", {"tp", "dp", "dp_shard", "dp_replicate", "cp"}},
-      {"mp", {"tp", "pp"}},
-      {"optimizer", {"tp", "cp", "dp", "dp_shard", "pp"}},
-      {"embd", {"pp"}, HypercubeGrid::base, true},
-      {"ep", {"ep"}, "expert"},
-      {"expt_tp", {"expt_tp"}, "expert"},
-      {"tp_ep", {"expt_tp", "ep"}, "expert"},
-      {"tp_ep_pp", {"expt_tp", "ep", "pp"}, "expert"},
-      {"expt_dp", {"expt_dp"}, "expert"},
-      {"kv_replicas", {"kv_replica"}, "kv"},
-      {"state_replicas", {"state_replica"}, "state"},
+      {Group::dp, {"dp", "dp_shard", "dp_replicate"}},
+      {Group::dp_cp, {"dp", "dp_shard", "dp_replicate", "cp"}},
+      {Group::tp, {"tp"}},
+      {Group::cp, {"cp"}},
+      {Group::pp, {"pp"}},
+      {Group::dp_shard, {"dp", "dp_shard"}},
+      {Group::dp_replicate, {"dp_replicate"}},
+      {Group::dp_shard_cp, {"dp", "dp_shard", "cp"}},
+      {Group::tp_cp, {"tp", "cp"}},
+      {Group::tp_dp, {"tp", "dp", "dp_shard", "dp_replicate"}},
+      {Group::tp_dp_cp, {"tp", "dp", "dp_shard", "dp_replicate", "cp"}},
+      {Group::mp, {"tp", "pp"}},
+      {Group::optimizer, {"tp", "cp", "dp", "dp_shard", "pp"}},
+      {Group::embd, {"pp"}, HypercubeGrid::base, true},
+      {Group::ep, {"ep"}, "expert"},
+      {Group::expt_tp, {"expt_tp"}, "expert"},
+      {Group::tp_ep, {"expt_tp", "ep"}, "expert"},
+      {Group::tp_ep_pp, {"expt_tp", "ep", "pp"}, "expert"},
+      {Group::expt_dp, {"expt_dp"}, "expert"},
+      {Group::kv_replicas, {"kv_replica"}, "kv"},
+      {Group::state_replicas, {"state_replica"}, "state"},
   };
   return table;
 }
@@ -53,30 +53,31 @@ std::vector<std::string> those_of(const HypercubeGrid& grid, const Row& row) {
 
 }  // namespace
 
-std::vector<NamedGroups> named_groups(const HypercubeGrid& grid) {
-  std::vector<NamedGroups> all;
+std::vector<GroupsOfGrid> groups_of_grid(const HypercubeGrid& grid) {
+  std::vector<GroupsOfGrid> all;
   for (const Row& row : rows()) {
     if (!grid.has_view(row.view)) continue;
     const auto dimensions = those_of(grid, row);
-    NamedGroups named{row.name, {}, row.ends_only};
-    if (!dimensions.empty()) named.groups = grid.groups(dimensions, row.view);
-    if (named.groups && named.groups->size() == 1) named.groups.reset();
-    all.push_back(std::move(named));
+    GroupsOfGrid made{row.group, {}, row.ends_only};
+    if (!dimensions.empty()) made.groups = grid.groups(dimensions, row.view);
+    if (made.groups && made.groups->size() == 1) made.groups.reset();
+    all.push_back(std::move(made));
   }
   return all;
 }
 
-std::vector<NamedGroups> named_groups(const HypercubeGrid& grid, const std::set<std::string>& names) {
-  std::vector<NamedGroups> chosen = named_groups(grid);
-  std::erase_if(chosen, [&](const NamedGroups& row) { return !names.contains(row.name); });
+std::vector<GroupsOfGrid> groups_of_grid(const HypercubeGrid& grid, const std::set<Group>& groups) {
+  std::vector<GroupsOfGrid> chosen = groups_of_grid(grid);
+  std::erase_if(chosen, [&](const GroupsOfGrid& row) { return !groups.contains(row.group); });
   return chosen;
 }
 
 ProcessGroups::ProcessGroups() : alone_(self_communicator("world", 0)), all_(alone_.get()) {
-  for (const NamedGroups& row : named_groups(make_grid({}))) add(row.name, self_communicator(row.name, 0));
+  for (const GroupsOfGrid& row : groups_of_grid(make_grid({})))
+    add(row.group, self_communicator(std::string(name_of(row.group)), 0));
 }
 
-ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid) {
+ProcessGroups::ProcessGroups(World& world, const std::vector<GroupsOfGrid>& rows, const HypercubeGrid& grid) {
   static Zone zone("start/groups");
   const ZoneTimer timer(zone);
   expect(grid.offset() + grid.size() <= world.size(), "a grid of ranks ", grid.offset(), " to ",
@@ -92,12 +93,13 @@ ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows,
     else if (inside)
       group = self_communicator("grid", world.rank());
     all_ = group.get();
-    add("grid", std::move(group));
+    add(Group::grid, std::move(group));
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto& [name, ranks, ends_only] = rows[i];
+    const auto& [kind, ranks, ends_only] = rows[i];
+    const std::string name(name_of(kind));
     const auto same = std::find_if(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i),
-                                   [&, &groups = ranks](const NamedGroups& earlier) {
+                                   [&, &groups = ranks](const GroupsOfGrid& earlier) {
                                      return !earlier.ends_only && earlier.groups == groups;
                                    });
     std::unique_ptr<Communicator> group;
@@ -105,8 +107,8 @@ ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows,
       if (inside) group = self_communicator(name, world.rank());
     } else if (!ends_only && ranks->size() == grid.size()) {
       if (inside) group = all().of_same_ranks(name);
-    } else if (!ends_only && same->name != name) {
-      if (inside) group = groups_.at(same->name)->of_same_ranks(name);
+    } else if (!ends_only && same->group != kind) {
+      if (inside) group = groups_.at(same->group)->of_same_ranks(name);
     } else {
       ++made_;
       int colour = -1, key = 0;
@@ -117,14 +119,14 @@ ProcessGroups::ProcessGroups(World& world, const std::vector<NamedGroups>& rows,
       }
       group = world.split(name, colour, key);
     }
-    add(name, std::move(group));
+    add(kind, std::move(group));
   }
 }
 
-void ProcessGroups::add(const std::string& name, std::unique_ptr<Communicator> group) {
-  if (!group) return;  // this rank is in none
-  names_.push_back(name);
-  groups_.emplace(name, std::move(group));
+void ProcessGroups::add(Group group, std::unique_ptr<Communicator> communicator) {
+  if (!communicator) return;  // this rank is in none
+  present_.push_back(group);
+  groups_.emplace(group, std::move(communicator));
 }
 
 Communicator& ProcessGroups::all() const {
@@ -132,12 +134,13 @@ Communicator& ProcessGroups::all() const {
   return *all_;
 }
 
-Communicator& ProcessGroups::operator[](const std::string& name) const {
-  const auto found = groups_.find(name);
+Communicator& ProcessGroups::operator[](Group group) const {
+  const auto found = groups_.find(group);
   if (found != groups_.end()) return *found->second;
   std::string known;
-  for (const std::string& n : names_) known += (known.empty() ? "" : ", ") + n;
-  fail("this rank is in no process group '", name, "' (its groups: ", known.empty() ? "none" : known, ")");
+  for (const Group g : present_) known += cat(known.empty() ? "" : ", ", name_of(g));
+  fail("this rank is in no process group '", name_of(group),
+       "' (its groups: ", known.empty() ? "none" : known, ")");
 }
 
 }  // namespace nemocube

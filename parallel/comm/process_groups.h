@@ -3,25 +3,25 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/group.h"
 #include "parallel/comm/world.h"
 #include "parallel/grid/hypercube_grid.h"
 
 namespace nemocube {
 
-/// All groups of one name in a grid.
-struct NamedGroups {
-  std::string name;
+/// All groups of one kind in a grid.
+struct GroupsOfGrid {
+  Group group;
   std::optional<RankGroups> groups;  ///< absent: each rank is a group of its own
   bool ends_only = false;            ///< of each group, only the first and the last rank
 };
 /// The table of ProcessGroups for a grid of any number of ranks, in the order in which the groups are made.
-std::vector<NamedGroups> named_groups(const HypercubeGrid& grid);
-/// Those rows of it that have one of these names.
-std::vector<NamedGroups> named_groups(const HypercubeGrid& grid, const std::set<std::string>& names);
+std::vector<GroupsOfGrid> groups_of_grid(const HypercubeGrid& grid);
+/// The rows of that table for these groups.
+std::vector<GroupsOfGrid> groups_of_grid(const HypercubeGrid& grid, const std::set<Group>& groups);
 
 /// The communicators of this rank in the grid of a model, one for each group that a dense or MoE model needs.
 /// All are made at the start, by all ranks of the world in the order of this table, also by those outside of
@@ -49,31 +49,31 @@ std::vector<NamedGroups> named_groups(const HypercubeGrid& grid, const std::set<
 /// Source: Megatron-LM, megatron/core/process_groups_config.py; the device mesh of NeMo AutoModel.
 class ProcessGroups {
  public:
-  ProcessGroups(World& world, const HypercubeGrid& grid) : ProcessGroups(world, named_groups(grid), grid) {}
-  /// Only the groups of these names, the same ones on all ranks (used_groups() in parallel/parallel_model).
-  ProcessGroups(World& world, const HypercubeGrid& grid, const std::set<std::string>& names)
-      : ProcessGroups(world, named_groups(grid, names), grid) {}
+  ProcessGroups(World& world, const HypercubeGrid& grid) : ProcessGroups(world, groups_of_grid(grid), grid) {}
+  /// Only these groups, the same ones on all ranks (used_groups() in parallel/parallel_model).
+  ProcessGroups(World& world, const HypercubeGrid& grid, const std::set<Group>& groups)
+      : ProcessGroups(world, groups_of_grid(grid, groups), grid) {}
   /// One rank without a World, which is alone in every group.
   ProcessGroups();
-  /// This rank's group. Throws Error listing the groups for an unknown name and where this rank is in none.
-  Communicator& operator[](const std::string& name) const;
+  /// This rank's group. Throws Error listing the rank's groups where it is in no such group.
+  Communicator& operator[](Group group) const;
   /// All ranks of the grid, in their order: the world's communicator where the grid is the whole world.
   /// Throws Error on a rank outside of the grid.
   Communicator& all() const;
-  const std::vector<std::string>& names() const { return names_; }  ///< those of this rank, as created
+  const std::vector<Group>& present() const { return present_; }  ///< this rank's groups, as created
 
   /// How many of the groups are not the same ranks as another one of this grid, or as the world.
   int made() const { return made_; }
 
  private:
-  ProcessGroups(World& world, const std::vector<NamedGroups>& rows, const HypercubeGrid& grid);
-  void add(const std::string& name, std::unique_ptr<Communicator> group);
+  ProcessGroups(World& world, const std::vector<GroupsOfGrid>& rows, const HypercubeGrid& grid);
+  void add(Group group, std::unique_ptr<Communicator> communicator);
 
   std::unique_ptr<Communicator> alone_;  // null where there is a World
   Communicator* all_ = nullptr;          // null outside of the grid
   int made_ = 0;
-  std::vector<std::string> names_;
-  std::map<std::string, std::unique_ptr<Communicator>> groups_;
+  std::vector<Group> present_;
+  std::map<Group, std::unique_ptr<Communicator>> groups_;
 };
 
 }  // namespace nemocube

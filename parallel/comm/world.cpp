@@ -15,10 +15,10 @@
 #include "core/error.h"
 #include "core/profile.h"
 #include "core/rng.h"
-#include "parallel/comm/job_files.h"
-#include "parallel/comm/nccl_group.h"
-#include "parallel/comm/rank_threads.h"
-#include "parallel/comm/time_limit.h"
+#include "parallel/comm/job/job_files.h"
+#include "parallel/comm/job/rank_threads.h"
+#include "parallel/comm/job/time_limit.h"
+#include "parallel/comm/nccl/nccl_group.h"
 #include "parallel/comm/together.h"
 
 namespace nemocube {
@@ -33,16 +33,16 @@ struct Running {
 Running* process = nullptr;
 
 /// What a rank tells the others of its machine.
-struct Place {
+struct HostOfRank {
   std::array<char, 64> node{};  // NEMOCUBE_NODE
   cpu_set_t cpus{};             // of its binding
 
-  static Place here() {
-    Place place;
+  static HostOfRank here() {
+    HostOfRank host;
     if (const char* name = environment_variable("NEMOCUBE_NODE"))
-      std::ranges::copy(std::string_view(name).substr(0, place.node.size()), place.node.begin());
-    ::sched_getaffinity(0, sizeof place.cpus, &place.cpus);
-    return place;
+      std::ranges::copy(std::string_view(name).substr(0, host.node.size()), host.node.begin());
+    ::sched_getaffinity(0, sizeof host.cpus, &host.cpus);
+    return host;
   }
 };
 
@@ -74,7 +74,7 @@ World::World(const Launch& launch, const CommOptions& options)
       "for each rank; give each command an mpirun of its own");
   process = in_time("MPI_Init", [&] { return new Running{mpi_transport(), engine_}; });
   transport_ = process->transport.get();
-  communicator_ = std::make_unique<MessageCommunicator>(
+  communicator_ = std::make_unique<RankCommunicator>(
       "world", in_time("the making of group world", [&] { return transport_->split(0, launch.rank); }),
       engine_);
   require(size() == launch.size, launch.variable, " says that this job has ", launch.size,
@@ -88,7 +88,7 @@ World::~World() {
   node_group_ = nullptr;
   if (nccl_) {
     wait_for_collectives();
-    static_cast<MessageCommunicator&>(*communicator_).use_nccl(nullptr);
+    static_cast<RankCommunicator&>(*communicator_).use_nccl(nullptr);
     nccl_ = nullptr;
     engine_->nccl = nullptr;
   }
@@ -103,14 +103,14 @@ void World::find_neighbours(const Launch& launch) {
       in_time("the search for ranks of the same machine", [&] { return transport_->host(); });
   const std::vector<int> members = host->members();
   const auto self = static_cast<std::size_t>(host->rank());
-  std::vector<Place> places(members.size(), Place::here());
+  std::vector<HostOfRank> hosts(members.size(), HostOfRank::here());
   if (members.size() > 1) {
-    MessageCommunicator communicator("host", std::move(host), engine_);
-    places = communicator.host_all_gather(places[self]);
+    RankCommunicator communicator("host", std::move(host), engine_);
+    hosts = communicator.host_all_gather(hosts[self]);
   }
   std::vector<int> local;  // world ranks on this node
   for (std::size_t i = 0; i < members.size(); ++i)
-    if (places[i].node == places[self].node) local.push_back(members[i]);
+    if (hosts[i].node == hosts[self].node) local.push_back(members[i]);
   local_size_ = static_cast<int>(local.size());
   local_rank_ = static_cast<int>(std::ranges::find(local, rank()) - local.begin());
 
@@ -129,7 +129,7 @@ void World::find_neighbours(const Launch& launch) {
   process->node = node_;
 
   std::vector<cpu_set_t> bindings;
-  for (const Place& place : places) bindings.push_back(place.cpus);
+  for (const HostOfRank& host : hosts) bindings.push_back(host.cpus);
   if (!environment_variable("OMP_NUM_THREADS")) omp_set_num_threads(rank_threads(bindings, self));
 }
 
@@ -149,7 +149,7 @@ Communicator* World::node_group() {
   if (node_group_) return node_group_.get();
   auto group = split_messages("node", node_, rank());
   if (local_size_ > 1)
-    node_group_ = std::make_unique<MessageCommunicator>("node", std::move(group), engine_);
+    node_group_ = std::make_unique<RankCommunicator>("node", std::move(group), engine_);
   else
     node_group_ = self_communicator("node", rank());
   return node_group_.get();
@@ -162,15 +162,15 @@ std::unique_ptr<Communicator> World::split(const std::string& name, int colour, 
   if (nccl_) nccl = nccl_->split(name, colour, key);
   if (!group) return nullptr;
   if (group->members().size() == 1) return self_communicator(name, rank());
-  auto communicator = std::make_unique<MessageCommunicator>(name, std::move(group), engine_);
+  auto communicator = std::make_unique<RankCommunicator>(name, std::move(group), engine_);
   communicator->use_nccl(std::move(nccl));
   return communicator;
 }
 
 std::unique_ptr<Communicator> World::background_group(const std::string& name, std::int64_t storage_bytes) {
   if (!transport_) return nullptr;
-  auto group = std::make_unique<MessageCommunicator>(name, split_messages(name, 0, rank()), engine_,
-                                                     CallsFrom::background_thread);
+  auto group = std::make_unique<RankCommunicator>(name, split_messages(name, 0, rank()), engine_,
+                                                  CallsFrom::background_thread);
   group->wait_for_storage_of(storage_bytes);
   return group;
 }
@@ -187,7 +187,7 @@ void World::use_nccl() {
     require(missing.empty(), missing);
   });
   nccl_ = NcclGroup::of_world(*communicator_, late_ranks(), engine_);
-  static_cast<MessageCommunicator&>(*communicator_).use_nccl(nccl_);
+  static_cast<RankCommunicator&>(*communicator_).use_nccl(nccl_);
 }
 
 void World::wait_for_collectives() const {

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "parallel/comm/communicator.h"
-#include "parallel/comm/late_ranks.h"
-#include "parallel/comm/launch.h"
-#include "parallel/comm/message_communicator.h"
+#include "parallel/comm/job/launch.h"
+#include "parallel/comm/mpi/late_ranks.h"
+#include "parallel/comm/rank_communicator.h"
 
 namespace nemocube {
 
@@ -26,7 +26,7 @@ class World {
   /// at the end, ends the job (time_limit.h).
   explicit World(const Launch& launch, const CommOptions& options = {});
   /// All ranks together; waits for started operations. While an exception unwinds the stack MPI goes on:
-  /// report_failure() (parallel/comm/failure.h) then ends the job.
+  /// report_failure() (parallel/comm/job/failure.h) then ends the job.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;

@@ -21,7 +21,7 @@ void wait_for(std::vector<Work>& works) {
 
 DataParallel::DataParallel(Stack& model, const ProcessGroups& groups, const DataParallelOptions& options,
                            Device device, const GradientSourceOf& source_of)
-    : model_(model), options_(options), groups_(groups), dp_(groups["dp"]) {
+    : model_(model), options_(options), groups_(groups), dp_(groups[Group::dp]) {
   std::map<std::int64_t, std::vector<Parameter*>> of_block;
   std::vector<Parameter*> root;
   const bool alone = !model.device().is_meta();  // nothing moves, so parameters need no buffers
@@ -31,7 +31,7 @@ DataParallel::DataParallel(Stack& model, const ProcessGroups& groups, const Data
   for (Parameter& p : model.parameters().all()) {
     if (!p.node) {  // buffers, few and small: every rank keeps them whole
       p.value = p.own = Tensor::zeros(p.value.shape(), p.value.dtype(), device);
-      p.counts = p.counts && groups["dp_cp"].rank() == 0;
+      p.counts = p.counts && groups[Group::dp_cp].rank() == 0;
       continue;
     }
     const auto block = unit_of(p.id);
@@ -41,7 +41,7 @@ DataParallel::DataParallel(Stack& model, const ProcessGroups& groups, const Data
   for (const auto& [block, parameters] : of_block)
     blocks_.emplace(block, make_unit(parameters, device, sources));
   root_ = make_unit(root, device, sources);
-  const bool experts_elsewhere = !model.moe_layers().empty() && groups["tp_ep"].size() > 1;
+  const bool experts_elsewhere = !model.moe_layers().empty() && groups[Group::tp_ep].size() > 1;
   if (options.overlap) exchanges_.emplace(model, experts_elsewhere, [this] { start_waiting(); });
   model_.hooks = this;
 }
@@ -51,8 +51,8 @@ DataParallel::~DataParallel() { model_.hooks = nullptr; }
 DataParallel::Flat DataParallel::make_flat(std::vector<Parameter*> parameters, bool expert,
                                            Device device) const {
   const bool whole = options_.level == ZeroLevel::none;
-  Communicator& shard = groups_[expert ? "expt_dp" : whole ? "dp_cp" : "dp_shard_cp"];
-  Communicator* replicas = expert || whole ? nullptr : &groups_["dp_replicate"];
+  Communicator& shard = groups_[expert ? Group::expt_dp : whole ? Group::dp_cp : Group::dp_shard_cp];
+  Communicator* replicas = expert || whole ? nullptr : &groups_[Group::dp_replicate];
   if (replicas && replicas->rank() > 0)  // equal parts; those of the first replica count
     for (Parameter* p : parameters) p->counts = false;
   return {FlatUnit(std::move(parameters), options_.level, shard.rank(), shard.size(), device), expert, &shard,

@@ -30,16 +30,16 @@ FirstExchanges::FirstExchanges(Stack& model, bool experts_elsewhere, const Then&
   std::map<Transform*, std::int64_t> first, last;  // block that has it as its way in, or out
   const auto block_at = [](const TensorName& name) { return name.block_of_model().value_or(embeddings); };
   for (const auto& [name, point] : model.transform_points())
-    if (point.place == PointPlace::experts_out && !name.in_depth()) with_experts.insert(block_at(name));
+    if (point.role == PointRole::experts_out && !name.in_depth()) with_experts.insert(block_at(name));
   for (const auto& [name, point] : model.transform_points()) {
     const std::int64_t block = block_at(name);
-    if (point.place == PointPlace::way_in && block == embeddings) continue;  // of the head
-    if (name.in_depth()) continue;                                           // in no unit of its own
+    if (point.role == PointRole::way_in && block == embeddings) continue;  // of the head
+    if (name.in_depth()) continue;                                         // in no unit of its own
     Transform& transform = *point.transform;
     const bool ways = transform && (point.shared || !with_experts.contains(block)),
-               in = ways && point.place == PointPlace::way_in,
-               out = (ways && point.place == PointPlace::way_out) ||
-                     (experts_elsewhere && point.place == PointPlace::experts_out);
+               in = ways && point.role == PointRole::way_in,
+               out = (ways && point.role == PointRole::way_out) ||
+                     (experts_elsewhere && point.role == PointRole::experts_out);
     if (in) first.emplace(&transform, block);
     if (out) last[&transform] = block;
   }

@@ -102,7 +102,7 @@ TEST_CASE("first exchanges: blocks on one norm have theirs together, in the firs
   const TestBatch batch = random_batch(config, {9, 4}, 74);
   Calls calls;
   for (const auto& [name, point] : model.transform_points())
-    if (point.place == PointPlace::way_in || point.place == PointPlace::way_out)
+    if (point.role == PointRole::way_in || point.role == PointRole::way_out)
       *point.transform = noting(calls, ModelNames().text(name));
   const FirstExchanges exchanges(model, false, [&] { calls.push_back("then"); });
   std::string blocks;

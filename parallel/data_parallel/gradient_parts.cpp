@@ -8,7 +8,7 @@ GradientParts::GradientParts(const std::vector<Parameter*>& parameters, const Gr
     if (!p->wants_grad()) continue;
     GradientSource source = source_of(*p);
     if (!source.parts || source.parts->size() == 1 || source.elements.empty()) continue;
-    auto group = std::ranges::find(groups_, source.parts, &Group::ranks);
+    auto group = std::ranges::find(groups_, source.parts, &PartsGroup::ranks);
     if (group == groups_.end()) group = groups_.insert(group, {source.parts, {}});
     group->pieces.push_back({p->node.get(), std::move(source.elements)});
   }
@@ -16,7 +16,7 @@ GradientParts::GradientParts(const std::vector<Parameter*>& parameters, const Gr
 
 std::vector<GradientParts::Sum> GradientParts::start() const {
   std::vector<Sum> sums;
-  for (const Group& group : groups_) {
+  for (const PartsGroup& group : groups_) {
     std::vector<Tensor> places;
     std::int64_t elements = 0;
     for (const Piece& piece : group.pieces) {

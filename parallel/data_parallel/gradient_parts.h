@@ -43,11 +43,11 @@ class GradientParts {
     GradNode* node;
     std::vector<Range> elements;
   };
-  struct Group {
+  struct PartsGroup {
     Communicator* ranks;
     std::vector<Piece> pieces;
   };
-  std::vector<Group> groups_;
+  std::vector<PartsGroup> groups_;
 };
 
 }  // namespace nemocube

@@ -29,7 +29,7 @@ TEST_CASE("tensor and context parallelism are installed in any order") {
     std::unique_ptr<ContextParallel> context;
     std::unique_ptr<TensorParallel> tensor;
     const auto install_context = [&] {
-      context = std::make_unique<ContextParallel>(model, groups["cp"], ContextAttention::all_gather);
+      context = std::make_unique<ContextParallel>(model, groups[Group::cp], ContextAttention::all_gather);
     };
     if (context_first) install_context();
     tensor = std::make_unique<TensorParallel>(model, plan, groups,

@@ -52,7 +52,7 @@ ParallelModel::ParallelModel(Stack& model, const ParallelPlan& plan, const Proce
       place_(place_of(plan.grid, plan.grid.first_rank + groups.all().rank())),
       installed_(std::make_unique<Installed>()),
       forward_program_(program_of(plan.pipeline.forward_schedule(plan.grid.pp), place_.pp)),
-      transfers_(groups["pp"], plan.pipeline.rank_of_stage) {
+      transfers_(groups[Group::pp], plan.pipeline.rank_of_stage) {
   const TensorCuts cuts = cuts_of(plan, model.setup());
   std::map<TensorName, TensorCut> cut_of;
   for (const TensorSpec& spec : tensor_specs(model.setup()))
@@ -65,22 +65,22 @@ ParallelModel::ParallelModel(Stack& model, const ParallelPlan& plan, const Proce
     p.counts = !cut.counted.empty();
     if (p.counts) p.counted_elsewhere = others(cut.counted, p.value.numel());
   }
-  installed_->context = std::make_unique<ContextParallel>(model, groups["cp"], plan.context_attention);
+  installed_->context = std::make_unique<ContextParallel>(model, groups[Group::cp], plan.context_attention);
   installed_->tensor = std::make_unique<TensorParallel>(
       model, cuts.plan(), groups,
       plan.grid.cp == 1 ? RowCut()
                         : [c = installed_->context.get()](const Sequences& whole) { return c->own(whole); });
   for (MoeMixer* moe : model.moe_layers()) {
-    const ExpertGroups experts(groups["ep"], groups["expt_tp"], groups["tp_ep"]);
+    const ExpertGroups experts(groups[Group::ep], groups[Group::expt_tp], groups[Group::tp_ep]);
     moe->set_dispatcher(make_dispatcher(plan.dispatcher, moe->router().experts, experts));
-    if (Communicator& devices = groups["tp_dp_cp"]; devices.size() > 1)
+    if (Communicator& devices = groups[Group::tp_dp_cp]; devices.size() > 1)
       moe->sum_totals_over_devices([&devices](const Tensor& t) { devices.all_reduce(t); });
-    if (Communicator& peers = groups["tp_cp"]; peers.size() > 1)
+    if (Communicator& peers = groups[Group::tp_cp]; peers.size() > 1)
       moe->router().sum_over_peers = [&peers](const Tensor& t) { peers.all_reduce(t); };
   }
   data_ = std::make_unique<DataParallel>(model, groups, plan.data, device, [&](const Parameter& p) {
     const TensorCut& cut = cut_of.at(p.id);
-    Communicator* parts = cut.sum == GradientSum::none ? nullptr : &groups[std::string(name_of(cut.sum))];
+    Communicator* parts = cut.sum ? &groups[*cut.sum] : nullptr;
     return GradientSource{cut.expert, parts, cut.summed};
   });
 }

@@ -32,9 +32,9 @@ class ParallelModel {
   const ParallelPlan& plan() const { return plan_; }
   const GridPlace& place() const { return place_; }
   DataParallel& data() const { return *data_; }
-  Communicator& all() const { return groups_.all(); }       ///< all ranks of the grid
-  Communicator& replicas() const { return groups_["dp"]; }  ///< the ranks with other microbatches
-  Communicator& pipeline() const { return groups_["pp"]; }
+  Communicator& all() const { return groups_.all(); }            ///< all ranks of the grid
+  Communicator& replicas() const { return groups_[Group::dp]; }  ///< the ranks with other microbatches
+  Communicator& pipeline() const { return groups_[Group::pp]; }
   /// Whether this rank's losses are to be added: one rank of those that compute the same ones.
   bool counts_loss() const { return place_.tp == 0 && model_.part().head(); }
   /// One rank of each replica.

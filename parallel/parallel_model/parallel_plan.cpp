@@ -15,18 +15,19 @@ bool copies_embeddings(const ParallelPlan& plan, const ModelSetup& setup) {
 
 TensorCut with_copy_at_end(TensorCut embeddings, const GridPlace& place) {
   const std::int64_t elements = embeddings.shard.numel();
-  embeddings.sum = GradientSum::embd;
+  embeddings.sum = Group::embd;
   if (elements > 0) embeddings.summed = {Range{0, elements}};
   if (place.pp > 0) embeddings.counted.clear();
   return embeddings;
 }
 
-std::set<std::string> used_groups(const ParallelPlan& plan, const ModelSetup& setup) {
-  std::set<std::string> names{"dp", "dp_cp", "tp", "cp", "pp", "kv_replicas", "state_replicas"};
-  if (plan.data.level != ZeroLevel::none) names.insert({"dp_shard_cp", "dp_replicate"});
-  if (setup.expert_layers() > 0) names.insert({"ep", "expt_tp", "tp_ep", "expt_dp", "tp_cp", "tp_dp_cp"});
-  if (copies_embeddings(plan, setup)) names.insert("embd");
-  return names;
+std::set<Group> used_groups(const ParallelPlan& plan, const ModelSetup& setup) {
+  using enum Group;
+  std::set<Group> groups{dp, dp_cp, tp, cp, pp, kv_replicas, state_replicas};
+  if (plan.data.level != ZeroLevel::none) groups.insert({dp_shard_cp, dp_replicate});
+  if (setup.expert_layers() > 0) groups.insert({ep, expt_tp, tp_ep, expt_dp, tp_cp, tp_dp_cp});
+  if (copies_embeddings(plan, setup)) groups.insert(embd);
+  return groups;
 }
 
 }  // namespace nemocube

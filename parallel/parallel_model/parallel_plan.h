@@ -1,9 +1,9 @@
 #pragma once
 #include <set>
-#include <string>
 #include <vector>
 
 #include "model/config.h"
+#include "parallel/comm/group.h"
 #include "parallel/context_parallel/context_parallel.h"
 #include "parallel/data_parallel/data_parallel.h"
 #include "parallel/expert_parallel/make_dispatcher.h"
@@ -33,7 +33,7 @@ bool copies_embeddings(const ParallelPlan& plan, const ModelSetup& setup);
 /// and the copy at the front counts.
 TensorCut with_copy_at_end(TensorCut embeddings, const GridPlace& place);
 
-/// The names of the groups (ProcessGroups) that a model uses under a plan. Ranks make no others.
-std::set<std::string> used_groups(const ParallelPlan& plan, const ModelSetup& setup);
+/// The groups (ProcessGroups) that a model uses under a plan. Ranks make no others.
+std::set<Group> used_groups(const ParallelPlan& plan, const ModelSetup& setup);
 
 }  // namespace nemocube

@@ -48,17 +48,17 @@ TEST_CASE("used groups: those of the plan and the model alone") {
   ModelConfig config;
   ParallelPlan plan;
   plan.data.level = ZeroLevel::none;
-  using Names = std::set<std::string>;
-  const Names dense{"dp", "dp_cp", "tp", "cp", "pp"};
+  using enum Group;
+  const std::set<Group> dense{dp, dp_cp, tp, cp, pp};
   const bool moe = config.has_experts();
-  Names names = used_groups(plan, config);
+  std::set<Group> names = used_groups(plan, config);
   CHECK(std::ranges::includes(names, dense));
-  CHECK(names.contains("ep") == moe);
-  CHECK_FALSE(names.contains("dp_shard_cp"));
+  CHECK(names.contains(ep) == moe);
+  CHECK_FALSE(names.contains(dp_shard_cp));
   plan.data.level = ZeroLevel::gradients;
   names = used_groups(plan, config);
-  CHECK(names.contains("dp_shard_cp"));
-  CHECK(names.contains("dp_replicate"));
-  for (const char* never : {"mp", "optimizer", "embd", "tp_ep_pp", "tp_dp", "dp_shard"})
+  CHECK(names.contains(dp_shard_cp));
+  CHECK(names.contains(dp_replicate));
+  for (const Group never : {mp, optimizer, embd, tp_ep_pp, tp_dp, dp_shard})
     CHECK_FALSE(names.contains(never));
 }

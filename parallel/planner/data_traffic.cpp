@@ -60,17 +60,17 @@ class GatheredBlocks {
 
 void add_reduction(RankTraffic& traffic, const LocalUnit& unit, ZeroLevel level, std::int64_t times) {
   for (const auto& [group, elements] : unit.partial)
-    traffic.all_reduce(name_of(group), elements, accumulate_dtype(unit.flats.front().dtype), times);
+    traffic.all_reduce(group, elements, accumulate_dtype(unit.flats.front().dtype), times);
   for (const LocalFlat& flat : unit.flats) {
     if (!flat.trained) continue;
     const DType dtype = accumulate_dtype(flat.dtype);
-    const std::string_view group = flat.shard_group(level);
+    const Group group = flat.shard_group(level);
     if (level == ZeroLevel::none) {
       traffic.all_reduce(group, flat.size, dtype, times);
       continue;
     }
     traffic.reduce_scatter(group, flat.shard, flat.size, dtype, times);
-    if (!flat.expert) traffic.all_reduce("dp_replicate", flat.shard, dtype, times);
+    if (!flat.expert) traffic.all_reduce(Group::dp_replicate, flat.shard, dtype, times);
   }
 }
 

@@ -34,8 +34,8 @@ void lay_out(LocalFlat& flat, const ParallelPlan& plan) {
 
 }  // namespace
 
-std::string_view LocalFlat::shard_group(ZeroLevel level) const {
-  return expert ? "expt_dp" : level == ZeroLevel::none ? "dp_cp" : "dp_shard_cp";
+Group LocalFlat::shard_group(ZeroLevel level) const {
+  return expert ? Group::expt_dp : level == ZeroLevel::none ? Group::dp_cp : Group::dp_shard_cp;
 }
 
 Range LocalFlat::own(ZeroLevel level, std::int64_t position) const {
@@ -78,7 +78,7 @@ LocalParameters ModelParts::make(const GridPlace& place) const {
     });
     if (flat == unit.flats.end()) flat = unit.flats.insert(flat, {cut.expert, dtype, !spec.frozen, {}});
     flat->pieces.push_back({0, count, cut.counted});
-    if (cut.sum != GradientSum::none && !spec.frozen) unit.partial[cut.sum] += sum_of_sizes(cut.summed);
+    if (cut.sum && !spec.frozen) unit.partial[*cut.sum] += sum_of_sizes(cut.summed);
   }
   for (LocalFlat& flat : local.root.flats) lay_out(flat, plan_);
   for (auto& [block, unit] : local.blocks)

@@ -25,7 +25,7 @@ struct LocalFlat {
   std::int64_t size = 0, shard = 0;  ///< see FlatLayout
 
   /// The ranks that divide the buffer or, with ZeroLevel::none, hold all of it.
-  std::string_view shard_group(ZeroLevel level) const;
+  Group shard_group(ZeroLevel level) const;
   /// The buffer's elements that a rank of this group keeps of what is divided.
   Range own(ZeroLevel level, std::int64_t position) const;
 };
@@ -33,7 +33,7 @@ struct LocalFlat {
 /// What DataParallel keeps together: the mixer of a block, or everything else.
 struct LocalUnit {
   std::vector<LocalFlat> flats;
-  std::map<GradientSum, std::int64_t> partial;  ///< elements of gradients that other ranks have parts of
+  std::map<Group, std::int64_t> partial;  ///< elements of gradients that other ranks have parts of
 };
 
 /// The part of a model that a tensor-parallel rank of a pipeline rank holds. Its sizes are the same in all

@@ -127,12 +127,12 @@ void ModelTraffic::add_mtp(RankTraffic& traffic, const GridPlace& place, const M
 void ModelTraffic::add_way_in(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const {
   const std::int64_t own = residual_rows(place) * setup_.config.hidden_size,
                      all = rows(place.cp) * setup_.config.hidden_size;
-  if (plan_.sequence_parallel) traffic.all_gather("tp", own, load_.dtype, times.forward);
+  if (plan_.sequence_parallel) traffic.all_gather(Group::tp, own, load_.dtype, times.forward);
   if (!cut) return;
   if (plan_.sequence_parallel)
-    traffic.reduce_scatter("tp", own, all, load_.dtype, times.backward);
+    traffic.reduce_scatter(Group::tp, own, all, load_.dtype, times.backward);
   else
-    traffic.all_reduce("tp", all, load_.dtype, times.backward);
+    traffic.all_reduce(Group::tp, all, load_.dtype, times.backward);
 }
 
 /// The parts of a layer that is cut are added: to the own rows with sequence parallel, whose gradients are
@@ -141,10 +141,10 @@ void ModelTraffic::add_way_out(RankTraffic& traffic, const GridPlace& place, boo
   const std::int64_t own = residual_rows(place) * setup_.config.hidden_size,
                      all = rows(place.cp) * setup_.config.hidden_size;
   if (plan_.sequence_parallel) {
-    if (cut) traffic.reduce_scatter("tp", own, all, load_.dtype, times.forward);
-    traffic.all_gather("tp", own, load_.dtype, times.backward);
+    if (cut) traffic.reduce_scatter(Group::tp, own, all, load_.dtype, times.forward);
+    traffic.all_gather(Group::tp, own, load_.dtype, times.backward);
   } else if (cut) {
-    traffic.all_reduce("tp", all, load_.dtype, times.forward);
+    traffic.all_reduce(Group::tp, all, load_.dtype, times.forward);
   }
 }
 
@@ -161,15 +161,15 @@ void ModelTraffic::add_attention(RankTraffic& traffic, const GridPlace& place,
   const std::int64_t own = rows(place.cp) * width, all = sum(rows_of_cp_) * width,
                      walks = times.forward + times.backward;
   if (plan_.context_attention == ContextAttention::all_gather) {
-    traffic.all_gather("cp", own, load_.dtype, 2 * walks);
-    traffic.reduce_scatter("cp", own, all, sums, 2 * times.backward);
+    traffic.all_gather(Group::cp, own, load_.dtype, 2 * walks);
+    traffic.reduce_scatter(Group::cp, own, all, sums, 2 * times.backward);
     return;
   }
   // In a ring, a rank passes on the blocks of all but the next one, and the gradients of all but its own.
   for (std::int64_t step = 0; step < c; ++step) {
     const std::int64_t block_size = 2 * width * rows((place.cp - step + c) % c);
-    if (step + 1 < c) traffic.exchange("cp", block_size, load_.dtype, walks);
-    if (step > 0) traffic.exchange("cp", block_size, sums, times.backward);
+    if (step + 1 < c) traffic.exchange(Group::cp, block_size, load_.dtype, walks);
+    if (step > 0) traffic.exchange(Group::cp, block_size, sums, times.backward);
   }
 }
 
@@ -181,17 +181,17 @@ void ModelTraffic::add_scan(RankTraffic& traffic, const GridPlace& place, const 
                      own = rows(place.cp);
   // A norm group that several tp ranks share is normalised by one sum over them, forward and backward.
   if (is_cut && own > 0)
-    traffic.all_reduce("state_replicas", own * groups, accumulate_dtype(load_.dtype),
+    traffic.all_reduce(Group::state_replicas, own * groups, accumulate_dtype(load_.dtype),
                        times.forward + times.backward);
   if (c == 1) return;
   const MambaHeadCut cut = cut_mamba_heads(heads, groups, c);
   const std::int64_t results = cut.heads * scan.head_dim,
                      inputs = results + 2 * cut.groups * scan.state_size + cut.heads,
                      own_to_all = (c - 1) * own, all_to_own = sum(rows_of_cp_) - own;
-  traffic.all_to_all("cp", own_to_all * inputs, load_.dtype, times.forward);
-  traffic.all_to_all("cp", all_to_own * results, load_.dtype, times.forward);
-  traffic.all_to_all("cp", own_to_all * results, load_.dtype, times.backward);
-  traffic.all_to_all("cp", all_to_own * inputs, load_.dtype, times.backward);
+  traffic.all_to_all(Group::cp, own_to_all * inputs, load_.dtype, times.forward);
+  traffic.all_to_all(Group::cp, all_to_own * results, load_.dtype, times.forward);
+  traffic.all_to_all(Group::cp, own_to_all * results, load_.dtype, times.backward);
+  traffic.all_to_all(Group::cp, all_to_own * inputs, load_.dtype, times.backward);
 }
 
 void ModelTraffic::add_experts(RankTraffic& traffic, const GridPlace& place, const Block& block,
@@ -202,7 +202,7 @@ void ModelTraffic::add_experts(RankTraffic& traffic, const GridPlace& place, con
     const std::int64_t own = routed_rows(place.tp, place.cp) * setup_.config.hidden_size;
     const bool added_later = block.cut && block.leaves_with_others,
                added_back = block.cut && block.enters_with_others;
-    traffic.all_gather("tp", own, load_.dtype,
+    traffic.all_gather(Group::tp, own, load_.dtype,
                        (added_later ? 0 : times.forward) + (added_back ? 0 : times.backward));
   }
   add_router_losses(traffic, experts);
@@ -222,8 +222,8 @@ void ModelTraffic::add_router_losses(RankTraffic& traffic, const Experts& expert
                              : losses.aux                    ? counts
                              : losses.global_aux || losses.z ? 1
                                                              : 0;
-  if (table > 0) traffic.all_reduce("tp_cp", table, DType::i64, load_.microbatches);
-  if (losses.global_aux) traffic.all_reduce("tp_dp_cp", counts, DType::i64, load_.microbatches);
+  if (table > 0) traffic.all_reduce(Group::tp_cp, table, DType::i64, load_.microbatches);
+  if (losses.global_aux) traffic.all_reduce(Group::tp_dp_cp, counts, DType::i64, load_.microbatches);
 }
 
 /// The tokens of a member of the place's group tp_ep.
@@ -251,13 +251,13 @@ void ModelTraffic::add_alltoall(RankTraffic& traffic, const GridPlace& place, co
   }
   const std::int64_t kept = choices_for(own_tokens, here, experts), arriving = own_slice - kept,
                      leaving = own_tokens * experts.top_k - kept, width = experts.width;
-  traffic.all_gather("tp_ep", experts.count, DType::i64, times.forward);  // rows for each expert
+  traffic.all_gather(Group::tp_ep, experts.count, DType::i64, times.forward);  // rows for each expert
   // Rows go to their experts and results come back; gradients the other way.
-  traffic.all_to_all("ep", leaving * width, load_.dtype, passes);
-  traffic.all_to_all("ep", arriving * width, load_.dtype, passes);
+  traffic.all_to_all(Group::ep, leaving * width, load_.dtype, passes);
+  traffic.all_to_all(Group::ep, arriving * width, load_.dtype, passes);
   // Every slice of an expert sees the rows of all, and the results of slices are added; gradients alike.
-  traffic.all_gather("expt_tp", own_slice * width, load_.dtype, passes);
-  traffic.reduce_scatter("expt_tp", own_slice * width, all_slices * width, load_.dtype, passes);
+  traffic.all_gather(Group::expt_tp, own_slice * width, load_.dtype, passes);
+  traffic.reduce_scatter(Group::expt_tp, own_slice * width, all_slices * width, load_.dtype, passes);
 }
 
 void ModelTraffic::add_allgather(RankTraffic& traffic, const GridPlace& place, const Experts& experts,
@@ -268,13 +268,13 @@ void ModelTraffic::add_allgather(RankTraffic& traffic, const GridPlace& place, c
   std::int64_t all = 0;
   for (std::int64_t member = 0; member < g.expt_tp * g.ep; ++member) all += tokens_at(place, member);
   const std::int64_t own = tokens_at(place, place.expt_tp + g.expt_tp * place.ep);
-  traffic.all_gather("tp_ep", 1, DType::i64, times.forward);  // number of tokens
-  traffic.all_gather("tp_ep", own * k, DType::i32, times.forward);
+  traffic.all_gather(Group::tp_ep, 1, DType::i64, times.forward);  // number of tokens
+  traffic.all_gather(Group::tp_ep, own * k, DType::i32, times.forward);
   // Every rank sees all rows and weights, and the results of all experts are added; gradients alike.
-  traffic.all_gather("tp_ep", own * width, load_.dtype, times.forward + times.backward);
-  traffic.reduce_scatter("tp_ep", own * width, all * width, load_.dtype, times.forward + times.backward);
-  traffic.all_gather("tp_ep", own * k, sums, times.forward);
-  traffic.reduce_scatter("tp_ep", own * k, all * k, sums, times.backward);
+  traffic.all_gather(Group::tp_ep, own * width, load_.dtype, times.forward + times.backward);
+  traffic.reduce_scatter(Group::tp_ep, own * width, all * width, load_.dtype, times.forward + times.backward);
+  traffic.all_gather(Group::tp_ep, own * k, sums, times.forward);
+  traffic.reduce_scatter(Group::tp_ep, own * k, all * k, sums, times.backward);
 }
 
 /// For each labelled row of a cut vocabulary the maximum, then the sum of exponentials and the label's logit.
@@ -286,8 +286,8 @@ void ModelTraffic::add_loss(RankTraffic& traffic, const GridPlace& place, std::i
   const DType sums = accumulate_dtype(load_.dtype);
   const auto add = [&](std::int64_t count) {
     if (count == 0) return;
-    traffic.all_reduce("tp", count, sums, load_.microbatches);
-    traffic.all_reduce("tp", 2 * count, sums, load_.microbatches);
+    traffic.all_reduce(Group::tp, count, sums, load_.microbatches);
+    traffic.all_reduce(Group::tp, 2 * count, sums, load_.microbatches);
   };
   if (load_.loss_rows == 0) return add(rows_here);
   for (std::int64_t at = 0; at < labels; at += load_.loss_rows) add(std::min(load_.loss_rows, labels - at));
@@ -298,7 +298,8 @@ void ModelTraffic::add_exchanges(RankTraffic& traffic, const GridPlace& place, c
   const std::int64_t size = residual_rows(place) * setup_.config.hidden_size;
   for (const ProgramItem& item : program)
     if (const auto* transfers = std::get_if<Exchange>(&item))
-      traffic.exchange("pp", size * std::ranges::count(*transfers, place.pp, &Transfer::from), load_.dtype);
+      traffic.exchange(Group::pp, size * std::ranges::count(*transfers, place.pp, &Transfer::from),
+                       load_.dtype);
 }
 
 }  // namespace nemocube

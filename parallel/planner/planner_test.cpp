@@ -9,7 +9,7 @@ using namespace nemocube::testing;
 
 namespace {
 
-RankTraffic::Sum sum_of(const RankTraffic& traffic, const char* group, Operation operation) {
+RankTraffic::Sum sum_of(const RankTraffic& traffic, Group group, Operation operation) {
   const auto found = traffic.sums().find({group, operation});
   return found == traffic.sums().end() ? RankTraffic::Sum{} : found->second;
 }
@@ -43,26 +43,27 @@ TEST_CASE("planner: bytes of each collective are those of its definition") {
   std::int64_t bytes = 0;
   for (int rank = 0; rank < 3; ++rank) {
     RankTraffic traffic(groups, rank);
-    traffic.all_reduce("tp", 10, DType::f32);    // 40 bytes go to two others
-    traffic.all_reduce("tp", 2000, DType::f32);  // parts of 667, 667 and 666 elements
+    traffic.all_reduce(Group::tp, 10, DType::f32);    // 40 bytes go to two others
+    traffic.all_reduce(Group::tp, 2000, DType::f32);  // parts of 667, 667 and 666 elements
     const std::int64_t own = rank < 2 ? 667 * 4 : 666 * 4;
-    CHECK(sum_of(traffic, "tp", Operation::all_reduce) == RankTraffic::Sum{2, 80 + (8000 - own) + 2 * own});
-    bytes += sum_of(traffic, "tp", Operation::all_reduce).bytes - 80;
+    CHECK(sum_of(traffic, Group::tp, Operation::all_reduce) ==
+          RankTraffic::Sum{2, 80 + (8000 - own) + 2 * own});
+    bytes += sum_of(traffic, Group::tp, Operation::all_reduce).bytes - 80;
   }
   CHECK(bytes == 2 * 2 * 8000);
 
   RankTraffic traffic(groups, 4);  // tp 1, dp 1
-  traffic.all_gather("tp", 5, DType::bf16, 3);
-  traffic.reduce_scatter("world", 5, 30, DType::f64);
-  traffic.all_to_all("dp", 7, DType::i32, 2);
-  traffic.exchange("tp", 7, DType::f32);
-  traffic.all_reduce("cp", 1000, DType::f32);  // a group of one rank
-  CHECK(sum_of(traffic, "tp", Operation::all_gather) == RankTraffic::Sum{3, 3 * 2 * 10});
-  CHECK(sum_of(traffic, "world", Operation::reduce_scatter) == RankTraffic::Sum{1, 25 * 8});
-  CHECK(sum_of(traffic, "dp", Operation::all_to_all) == RankTraffic::Sum{2, 2 * 28});
-  CHECK(sum_of(traffic, "tp", Operation::exchange) == RankTraffic::Sum{1, 28});
+  traffic.all_gather(Group::tp, 5, DType::bf16, 3);
+  traffic.reduce_scatter(Group::world, 5, 30, DType::f64);
+  traffic.all_to_all(Group::dp, 7, DType::i32, 2);
+  traffic.exchange(Group::tp, 7, DType::f32);
+  traffic.all_reduce(Group::cp, 1000, DType::f32);  // a group of one rank
+  CHECK(sum_of(traffic, Group::tp, Operation::all_gather) == RankTraffic::Sum{3, 3 * 2 * 10});
+  CHECK(sum_of(traffic, Group::world, Operation::reduce_scatter) == RankTraffic::Sum{1, 25 * 8});
+  CHECK(sum_of(traffic, Group::dp, Operation::all_to_all) == RankTraffic::Sum{2, 2 * 28});
+  CHECK(sum_of(traffic, Group::tp, Operation::exchange) == RankTraffic::Sum{1, 28});
   CHECK(traffic.sums().size() == 4);
-  CHECK_THROWS_AS(traffic.all_gather("nobody", 1, DType::f32), std::logic_error);
+  CHECK_THROWS_AS(traffic.all_gather(Group::nobody, 1, DType::f32), std::logic_error);
 }
 
 TEST_CASE("planner: buffers of a rank have the sizes of its cuts") {
@@ -111,29 +112,29 @@ TEST_CASE("planner: what tensor-parallel ranks send") {
   {
     StepTraffic step(small_config("-"), plan, load_of(rows, 3));
     // For each microbatch: embeddings, the block there and back, head back; the loss's 7 and 14 numbers.
-    CHECK(sum_of(step.of(0), "tp", Operation::all_reduce) ==
+    CHECK(sum_of(step.of(0), Group::tp, Operation::all_reduce) ==
           RankTraffic::Sum{3 * 6, 3 * (4 * message + 28 + 56)});
   }
   plan.sequence_parallel = true;  // rank 0 has 4 rows, rank 1 has 3
   StepTraffic step(small_config("-"), plan, load_of(rows));
   const RankTraffic last = step.of(1);
   // Into block and head rows are gathered, out of embeddings and block their gradients are.
-  CHECK(sum_of(last, "tp", Operation::all_gather) == RankTraffic::Sum{4, 4 * 3 * 12 * 4});
-  CHECK(sum_of(last, "tp", Operation::reduce_scatter) == RankTraffic::Sum{4, 4 * 4 * 12 * 4});
+  CHECK(sum_of(last, Group::tp, Operation::all_gather) == RankTraffic::Sum{4, 4 * 3 * 12 * 4});
+  CHECK(sum_of(last, Group::tp, Operation::reduce_scatter) == RankTraffic::Sum{4, 4 * 4 * 12 * 4});
   // Besides the loss, the norms' gradients: two of 12 elements in the root.
-  CHECK(sum_of(last, "tp", Operation::all_reduce) == RankTraffic::Sum{3, 28 + 56 + 2 * 12 * 4});
+  CHECK(sum_of(last, Group::tp, Operation::all_reduce) == RankTraffic::Sum{3, 28 + 56 + 2 * 12 * 4});
 }
 
 TEST_CASE("planner: what expert-parallel ranks send") {
   ParallelPlan plan = plan_of({.dp_shard = 2, .ep = 2});
   StepTraffic step(small_config("E"), plan, load_of(6));
   // 12 choices of 6 tokens go round 6 experts: 6 stay, 6 leave, 6 come. Rows and results, there and back.
-  CHECK(sum_of(step.of(0), "ep", Operation::all_to_all) == RankTraffic::Sum{4, 4 * 6 * 12 * 4});
-  CHECK(sum_of(step.of(0), "tp_ep", Operation::all_gather) == RankTraffic::Sum{1, 6 * 8});
+  CHECK(sum_of(step.of(0), Group::ep, Operation::all_to_all) == RankTraffic::Sum{4, 4 * 6 * 12 * 4});
+  CHECK(sum_of(step.of(0), Group::tp_ep, Operation::all_gather) == RankTraffic::Sum{1, 6 * 8});
   plan.dispatcher = DispatcherKind::allgather;
   StepTraffic gathering(small_config("E"), plan, load_of(6));
-  CHECK(sum_of(gathering.of(0), "tp_ep", Operation::all_gather) ==
+  CHECK(sum_of(gathering.of(0), Group::tp_ep, Operation::all_gather) ==
         RankTraffic::Sum{5, 8 + 6 * 2 * 4 + 2 * 6 * 12 * 4 + 6 * 2 * 4});
-  CHECK(sum_of(gathering.of(0), "tp_ep", Operation::reduce_scatter) ==
+  CHECK(sum_of(gathering.of(0), Group::tp_ep, Operation::reduce_scatter) ==
         RankTraffic::Sum{3, 2 * 6 * 12 * 4 + 6 * 2 * 4});
 }

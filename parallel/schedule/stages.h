@@ -62,7 +62,7 @@ struct ManualStages {
 struct StageModules {
   ModelNames names;  ///< spell the others
   /// embeddings_name(), final_norm_name(), head_name(), or block_name(i) for layer i of the model's files
-  /// (LayerPlace); nothing for a name of none of these.
+  /// (LayerSlot); nothing for a name of none of these.
   std::function<std::optional<TensorName>(std::string_view name)> find;
   std::function<bool(std::string_view name)> has_no_parameters;  ///< such a module may occur anywhere
   std::string wanted;                                            ///< all of them, for messages

@@ -83,17 +83,11 @@ std::vector<Divided> divisions_of(const ModelSetup& setup, const TensorParallelP
   return all;
 }
 
-GradientSum sum_over(SharedHeads shared) {
-  return shared == SharedHeads::key_value ? GradientSum::kv_replicas : GradientSum::state_replicas;
+Group sum_over(SharedHeads shared) {
+  return shared == SharedHeads::key_value ? Group::kv_replicas : Group::state_replicas;
 }
 
 }  // namespace
-
-std::string_view name_of(GradientSum sum) {
-  constexpr std::array<std::string_view, 6> names{"none",           "tp",      "kv_replicas",
-                                                  "state_replicas", "expt_tp", "embd"};
-  return names[static_cast<std::size_t>(sum)];
-}
 
 HeadReplicas head_replicas(const ModelSetup& setup, const TensorParallelPlan& plan, std::int64_t tp) {
   HeadReplicas r;
@@ -165,7 +159,7 @@ TensorCut TensorCuts::expert(const TensorSpec& spec, int width_dim, const GridPl
   TensorCut cut = unshared(std::move(shard));
   cut.expert = true;
   if (width_dim < 0 && sizes_.expt_tp > 1) {
-    cut.sum = GradientSum::expt_tp;
+    cut.sum = Group::expt_tp;
     cut.summed = cut.counted;
     if (place.expt_tp > 0) cut.counted.clear();
   }
@@ -178,7 +172,7 @@ TensorCut TensorCuts::whole(const TensorSpec& spec, std::int64_t tp_rank, bool p
   const std::vector<Range> all = all_elements(cut.shard);
   if (tp_rank == 0) cut.counted = all;
   if (partial && sizes_.tp > 1 && !spec.buffer) {
-    cut.sum = GradientSum::tp;
+    cut.sum = Group::tp;
     cut.summed = all;
   }
   return cut;

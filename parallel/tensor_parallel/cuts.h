@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/shard.h"
+#include "parallel/comm/group.h"
 #include "parallel/grid/grid_sizes.h"
 #include "parallel/tensor_parallel/plan.h"
 
@@ -28,18 +30,12 @@
 /// Heads are contiguous in all of them, so head h keeps its key-value head or group on the rank.
 namespace nemocube {
 
-/// Over which ranks a gradient has to be summed, besides data and context parallelism. Names of process
-/// groups; `embd` are the two ends of a pipeline.
-enum class GradientSum : std::uint8_t { none, tp, kv_replicas, state_replicas, expt_tp, embd };
-/// The group's name (ProcessGroups); "none" has no group.
-std::string_view name_of(GradientSum sum);
-
 /// What one rank holds of one tensor. Ranges are of local elements, row-major, ascending, with gaps between.
 struct TensorCut {
   Shard shard;
-  /// The gradients of these elements are partial: each rank of the group `sum` has a part. All its ranks have
-  /// the same ranges.
-  GradientSum sum = GradientSum::none;
+  /// The group over which a gradient has to be summed, besides those of data and context parallelism: each of
+  /// its ranks has a part of the gradient of the elements `summed`, which are the same on all of them.
+  std::optional<Group> sum;
   std::vector<Range> summed;
   /// The elements that norms and checkpoints take from this rank: those of which it is the first holder.
   /// Copies that data and context parallelism make are another matter.

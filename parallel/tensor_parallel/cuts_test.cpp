@@ -51,7 +51,7 @@ TEST_CASE("tensor cuts: Mamba's segments are cut one by one") {
     CHECK(cut.shard.global_shape()[0] == 10304);
     CHECK(cut.shard.shape()[0] == 2576);
     CHECK(rows(cut) == in_proj);
-    CHECK(cut.sum == GradientSum::none);
+    CHECK(cut.sum == std::nullopt);
     CHECK(cut.counted == Ranges{{0, cut.shard.numel()}});
   }
   for (const char* member : {".conv1d.weight", ".conv1d.bias"}) {
@@ -73,7 +73,7 @@ TEST_CASE("tensor cuts: fewer groups of B and C than ranks") {
   const std::string mixer = "backbone.layers.0.mixer";
   const TensorCut in_proj = cut_of(c, {.tp = 8}, 5, mixer + ".in_proj.weight");
   CHECK(rows(in_proj) == Ranges{{2560, 3072}, {6656, 7168}, {8320, 8448}, {8576, 8704}, {8744, 8752}});
-  CHECK(in_proj.sum == GradientSum::state_replicas);
+  CHECK(in_proj.sum == Group::state_replicas);
   CHECK(in_proj.summed == Ranges{{1024 * 512, 1280 * 512}});
   CHECK(in_proj.counted == Ranges{{0, 1024 * 512}, {1280 * 512, 1288 * 512}});
   const TensorCut first = cut_of(c, {.tp = 8}, 4, mixer + ".in_proj.weight");
@@ -97,7 +97,7 @@ TEST_CASE("tensor cuts: fewer key-value heads than ranks") {
     for (const char* member : {".k_proj.weight", ".v_proj.weight"}) {
       const TensorCut cut = cut_of(c, {.tp = 8}, r, mixer + member);
       CHECK(rows(cut) == Ranges{{r / 4 * 128, r / 4 * 128 + 128}});
-      CHECK(cut.sum == GradientSum::kv_replicas);
+      CHECK(cut.sum == Group::kv_replicas);
       CHECK(cut.summed == Ranges{{0, 128 * 64}});
       CHECK(cut.counted == (r % 4 == 0 ? Ranges{{0, 128 * 64}} : Ranges{}));
     }
@@ -108,7 +108,7 @@ TEST_CASE("tensor cuts: fewer key-value heads than ranks") {
   CHECK(head_replicas(c, TensorParallelPlan(c), 2).kv == 1);
   CHECK(head_replicas(c, TensorParallelPlan(c, false, {{"backbone.layers.*.mixer.*_proj", "replicated"}}), 8)
             .kv == 1);
-  CHECK(cut_of(c, {.tp = 2}, 1, mixer + ".k_proj.weight").sum == GradientSum::none);
+  CHECK(cut_of(c, {.tp = 2}, 1, mixer + ".k_proj.weight").sum == std::nullopt);
 }
 
 TEST_CASE("tensor cuts: a vocabulary of any size is cut without padding") {
@@ -134,7 +134,7 @@ TEST_CASE("tensor cuts: experts by ep and expt_tp") {
   const TensorCut up = cut_of(c, sizes, 5, "backbone.layers.3.mixer.experts.up_proj");  // expt_tp 1, ep 2
   CHECK(up.shard.ranges() == std::vector<Ranges>{{{4, 6}}, {{6, 12}}, {{0, 5}}});
   CHECK(up.expert);
-  CHECK(up.sum == GradientSum::none);
+  CHECK(up.sum == std::nullopt);
   CHECK(up.counted == Ranges{{0, 2 * 6 * 5}});
   const TensorCut down = cut_of(c, sizes, 5, "backbone.layers.3.mixer.experts.down_proj");
   CHECK(down.shard.ranges() == std::vector<Ranges>{{{4, 6}}, {{0, 5}}, {{6, 12}}});
@@ -190,19 +190,19 @@ TEST_CASE("tensor cuts: which gradients are partial over tp") {
        {"backbone.norm_f.weight", "backbone.layers.2.norm.weight", "backbone.layers.2.mixer.down_proj.bias",
         "backbone.layers.0.mixer.out_proj.bias", "backbone.layers.3.mixer.shared_experts.down_proj.bias"}) {
     CAPTURE(name);
-    CHECK(sum(name, false) == GradientSum::none);
-    CHECK(sum(name, true) == GradientSum::tp);
+    CHECK(sum(name, false) == std::nullopt);
+    CHECK(sum(name, true) == Group::tp);
   }
   for (const char* name :
        {"backbone.layers.3.mixer.gate.weight", "backbone.layers.3.mixer.fc1_latent_proj.bias",
         "backbone.layers.3.mixer.fc2_latent_proj.weight"}) {
     CAPTURE(name);
-    CHECK(sum(name, false) == GradientSum::tp);
-    CHECK(sum(name, true) == GradientSum::tp);
-    CHECK(cut_of(c, {}, 0, name, true).sum == GradientSum::none);
+    CHECK(sum(name, false) == Group::tp);
+    CHECK(sum(name, true) == Group::tp);
+    CHECK(cut_of(c, {}, 0, name, true).sum == std::nullopt);
   }
-  CHECK(sum("backbone.layers.3.mixer.gate.e_score_correction_bias", true) == GradientSum::none);
-  CHECK(sum("backbone.layers.2.mixer.up_proj.bias", true) == GradientSum::none);
+  CHECK(sum("backbone.layers.3.mixer.gate.e_score_correction_bias", true) == std::nullopt);
+  CHECK(sum("backbone.layers.2.mixer.up_proj.bias", true) == std::nullopt);
   // The bias of a replicated layer is added to the rank's own rows as well.
   const TensorParallelPlan plan(c, true,
                                 {{"backbone.layers.2.mixer.*", "replicated"},
@@ -210,7 +210,7 @@ TEST_CASE("tensor cuts: which gradients are partial over tp") {
   const TensorCuts cuts(c, plan, {.tp = 2});
   for (const TensorSpec& spec : tensor_specs(c)) {
     if (spec.name.find("down_proj") == std::string::npos || spec.experts) continue;
-    CHECK(cuts(spec, {.tp = 1}).sum == (spec.name.ends_with(".bias") ? GradientSum::tp : GradientSum::none));
+    CHECK(cuts(spec, {.tp = 1}).sum == (spec.name.ends_with(".bias") ? Group::tp : std::nullopt));
     CHECK(cuts(spec, {.tp = 1}).shard.whole());
   }
 }
@@ -224,7 +224,7 @@ TEST_CASE("tensor cuts: the factors of an adapter follow their weight") {
     return cut_of(c, sizes, 1, cat(module, ".lora_", factor, ".weight"));
   };
   const auto weight = [&](const std::string& name) { return cut_of(c, sizes, 1, name); };
-  const auto is_partial = [](const TensorCut& of_rank, GradientSum over) {
+  const auto is_partial = [](const TensorCut& of_rank, Group over) {
     return of_rank.sum == over && of_rank.summed == Ranges{{0, of_rank.shard.numel()}};
   };
   for (const char* module : {"backbone.layers.0.mixer.in_proj", "backbone.layers.1.mixer.k_proj",
@@ -233,20 +233,20 @@ TEST_CASE("tensor cuts: the factors of an adapter follow their weight") {
     CHECK(rows(cut(module, 'B')) == rows(weight(cat(module, ".weight"))));
     CHECK(cut(module, 'B').sum == weight(cat(module, ".weight")).sum);
     CHECK(cut(module, 'A').shard.whole());
-    CHECK(is_partial(cut(module, 'A'), GradientSum::tp));
+    CHECK(is_partial(cut(module, 'A'), Group::tp));
   }
   for (const char* module :
        {"backbone.layers.0.mixer.out_proj", "backbone.layers.1.mixer.o_proj"}) {  // by columns
     CAPTURE(module);
     CHECK(cut(module, 'A').shard.ranges()[1] == weight(cat(module, ".weight")).shard.ranges()[1]);
-    CHECK(cut(module, 'A').sum == GradientSum::none);
+    CHECK(cut(module, 'A').sum == std::nullopt);
     CHECK(cut(module, 'B').shard.whole());
-    CHECK(is_partial(cut(module, 'B'), GradientSum::tp));
+    CHECK(is_partial(cut(module, 'B'), Group::tp));
   }
   const char* latent = "backbone.layers.3.mixer.fc1_latent_proj";
   for (const char factor : {'A', 'B'}) {
     CHECK(cut(latent, factor).shard.whole());
-    CHECK(is_partial(cut(latent, factor), GradientSum::tp));
+    CHECK(is_partial(cut(latent, factor), Group::tp));
   }
   const std::string experts = "backbone.layers.3.mixer.experts";
   const auto of_experts = [&](const char* stack, char factor) {
@@ -259,14 +259,14 @@ TEST_CASE("tensor cuts: the factors of an adapter follow their weight") {
   for (const TensorCut& whole : {of_experts("up_proj", 'A'), of_experts("down_proj", 'B')}) {
     CHECK(whole.shard.ranges()[0] == up[0]);
     CHECK(whole.shard.numel() * 2 == whole.shard.global_shape().numel());
-    CHECK(is_partial(whole, GradientSum::expt_tp));
+    CHECK(is_partial(whole, Group::expt_tp));
     CHECK(whole.expert);
   }
   const TensorCuts replicated(c, TensorParallelPlan(c, true, {{"backbone.layers.2.mixer.*", "replicated"}}),
                               {.tp = 2});
   for (const TensorSpec& spec : tensor_specs(c))
     if (spec.name.starts_with("backbone.layers.2.") && spec.factor != LoraFactor::none)
-      CHECK(replicated(spec, {.tp = 1}).sum == GradientSum::none);
+      CHECK(replicated(spec, {.tp = 1}).sum == std::nullopt);
 }
 
 TEST_CASE("tensor cuts: every element is held, and counted once") {
@@ -289,7 +289,7 @@ TEST_CASE("tensor cuts: every element is held, and counted once") {
         ++holders;
         const TensorCut cut = cuts(spec, place);
         CHECK(cut.expert == spec.experts);
-        CHECK((cut.sum == GradientSum::none) == cut.summed.empty());
+        CHECK((cut.sum == std::nullopt) == cut.summed.empty());
         cut.shard.for_each_run([&](std::int64_t local, std::int64_t global, std::int64_t count) {
           for (std::int64_t i = 0; i < count; ++i) {
             const auto inside = [at = local + i](const Range& r) { return r.begin <= at && at < r.end; };

@@ -45,7 +45,7 @@ Sequences even_part_of_rows(const Sequences& rows, std::int64_t ranks, std::int6
 
 TensorParallel::TensorParallel(Stack& model, const TensorParallelPlan& plan, const ProcessGroups& groups,
                                RowCut group_rows)
-    : tp_(groups["tp"]),
+    : tp_(groups[Group::tp]),
       sequence_parallel_(plan.sequence_parallel()),
       cuts_head_(tp_.size() > 1 && plan.style(model.config().head_module()) == TensorStyle::vocab_parallel),
       group_rows_(std::move(group_rows)) {
@@ -55,7 +55,7 @@ TensorParallel::TensorParallel(Stack& model, const TensorParallelPlan& plan, con
   if (tp_.size() == 1) return;
   for (const auto& [name, point] : model.transform_points()) {
     *point.transform = transform_at(plan, point);
-    if (point.shared && point.place == PointPlace::way_out)
+    if (point.shared && point.role == PointRole::way_out)
       point.shared->biases_elsewhere = tp_.rank() > 0 && is_cut(plan, point);
   }
   const std::int64_t vocabulary = model.config().vocab_size;
@@ -65,7 +65,7 @@ TensorParallel::TensorParallel(Stack& model, const TensorParallelPlan& plan, con
   if (cuts_head_ && model.tail()) model.tail()->part = own_tokens;
   if (model.front() && plan.style(embeddings_name()) == TensorStyle::vocab_parallel)
     model.front()->part = own_tokens;
-  share_norm_groups(model, groups["state_replicas"]);
+  share_norm_groups(model, groups[Group::state_replicas]);
 }
 
 void TensorParallel::share_norm_groups(Stack& model, Communicator& sharers) {
@@ -85,7 +85,7 @@ void TensorParallel::number_rows(Stack& model) {
   for (const auto& [name, point] : model.transform_points())
     if (point.rows)
       *point.rows =
-          rows_at(point.place == PointPlace::way_out ? sequence_parallel_ : own_rows.at(point.module));
+          rows_at(point.role == PointRole::way_out ? sequence_parallel_ : own_rows.at(point.module));
 }
 
 RowCut TensorParallel::rows_at(bool own) const {
@@ -166,17 +166,17 @@ bool TensorParallel::is_cut(const TensorParallelPlan& plan, const TransformPoint
 
 Transform TensorParallel::transform_at(const TensorParallelPlan& plan, const TransformPoint& point) const {
   const auto in_shared_way = [&] { return point.shared && (sequence_parallel_ || is_cut(plan, point)); };
-  switch (point.place) {
-    case PointPlace::way_in:
+  switch (point.role) {
+    case PointRole::way_in:
       return way_in(is_cut(plan, point));
-    case PointPlace::way_out:
+    case PointRole::way_out:
       return way_out(is_cut(plan, point));
-    case PointPlace::routed_in:
+    case PointRole::routed_in:
       return routed_in(in_shared_way());
-    case PointPlace::routed_out:
+    case PointRole::routed_out:
       return routed_out(in_shared_way());
-    case PointPlace::experts_out:
-    case PointPlace::other:
+    case PointRole::experts_out:
+    case PointRole::other:
       break;
   }
   return {};

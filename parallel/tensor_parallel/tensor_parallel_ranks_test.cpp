@@ -118,11 +118,11 @@ void check_gradients(CutModel& part, const Stack& whole) {
     const TensorCut cut = part.cut(p);
     const Tensor want = same_of(whole, p).gradient();
     const Tensor got = p.gradient().reshape({p.value.numel()});
-    if (cut.sum != GradientSum::none)
+    if (cut.sum)
       for (const Range& r : cut.summed)
         part.groups[std::string(name_of(cut.sum))].all_reduce(got.narrow(0, r.begin, r.size()));
     // Data parallelism would do this. The replicas of dp have the same rows here, those of tp have others.
-    if (cut.expert) part.groups["tp"].all_reduce(got);
+    if (cut.expert) part.groups[Group::tp].all_reduce(got);
     CHECK(relative_error(got.reshape(p.value.shape()), local_part(want, cut.shard)) < tolerance);
     const auto add_squares = [](double& sum, const Tensor& values) {
       for (const double v : values.to_vector()) sum += v * v;
@@ -132,7 +132,7 @@ void check_gradients(CutModel& part, const Stack& whole) {
     add_squares(want_squares, want);
   }
   const Tensor sum = Tensor::from<double>({squares}, {1});
-  part.groups["tp"].all_reduce(sum);
+  part.groups[Group::tp].all_reduce(sum);
   CHECK(sum.item<double>() == doctest::Approx(want_squares).epsilon(tolerance));
 }
 
@@ -143,7 +143,7 @@ void check_pass(CutModel& part, const Pass& got, Stack& whole, const Pass& want)
   REQUIRE(got.moe.size() == want.moe.size());
   for (std::size_t i = 0; i < want.moe.size(); ++i) {
     const Tensor counts = got.moe[i].sums.counts.clone();
-    part.groups["tp"].all_reduce(counts);
+    part.groups[Group::tp].all_reduce(counts);
     CHECK_BITS(counts, want.moe[i].sums.counts);
   }
   check_gradients(part, whole);
@@ -249,7 +249,7 @@ std::map<Operation, std::int64_t> calls_of_pass(const ModelConfig& config, std::
   std::map<Operation, std::int64_t> calls;
   const auto add = [&](std::int64_t sign) {
     for (const Operation o : {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter})
-      calls[o] += sign * part.groups["tp"].stats(o).calls;
+      calls[o] += sign * part.groups[Group::tp].stats(o).calls;
   };
   add(-1);
   run(part.model, part.own_rows(random_tensor({11, config.hidden_size}, DType::f64, 82)), batch);
@@ -407,7 +407,7 @@ TEST_CASE("tensor parallel: one rank installs nothing") {
   CHECK(part.model.tail()->part.reduction == nullptr);
   for (const Parameter& p : part.model.parameters().all()) {
     CHECK(p.shard.whole());
-    CHECK(part.cut(p).sum == GradientSum::none);
+    CHECK(part.cut(p).sum == std::nullopt);
     CHECK(part.cut(p).counted == std::vector<Range>{{0, p.value.numel()}});
   }
 }

@@ -8,7 +8,7 @@
 #include "model/test_models.h"
 #include "tests/grids/grid_cases.h"
 #include "tests/support/ranks.h"
-#include "train/plan/run_costs.h"
+#include "train/cost/run_costs.h"
 #include "train/step/train_step.h"
 
 using namespace nemocube;
@@ -58,16 +58,17 @@ void prepare(Stack& model, const StepLoad& load) {
 
 RankTraffic::Sums sent_so_far(const ProcessGroups& groups) {
   RankTraffic::Sums sums;
-  const auto add = [&](const Communicator& group) {
+  const auto add = [&](Group name, const Communicator& group) {
     if (group.size() == 1) return;
     for (std::size_t i = 0; i < operation_count; ++i) {
       const auto operation = static_cast<Operation>(i);
       const CommStats stats = group.stats(operation);
-      sums[{group.name(), operation}] = {stats.calls, stats.bytes_sent};
+      sums[{name, operation}] = {stats.calls, stats.bytes_sent};
     }
   };
-  add(groups.all());
-  for (const std::string& name : groups.names()) add(groups[name]);
+  add(Group::world, groups.all());
+  for (const Group group : groups.present())
+    if (group != Group::grid) add(group, groups[group]);
   return sums;
 }
 
@@ -116,7 +117,7 @@ void compare_with_plan(const GridCase& c, DType dtype, const ModelSetup& config 
 
   RankTraffic::Sums want = planned.traffic(world.rank());
   for (const auto& [key, sum] : after) {
-    CAPTURE(key.first);
+    CAPTURE(name_of(key.first));
     CAPTURE(name_of(key.second));
     CHECK(sum.calls - before.at(key).calls == want[key].calls);
     CHECK(sum.bytes - before.at(key).bytes == want[key].bytes);

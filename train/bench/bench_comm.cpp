@@ -6,6 +6,7 @@
 
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/quote.h"
 #include "parallel/comm/process_groups.h"
 #include "train/bench/timing.h"
 
@@ -172,15 +173,27 @@ std::vector<Operation> operations(const std::vector<std::string>& names) {
 
 /// Each set of ranks under its first name. A set may have one rank here and several elsewhere in the grid,
 /// but groups of one name have one size, so all ranks choose the same names.
-std::vector<std::string> distinct(const ProcessGroups& groups) {
-  std::vector<std::string> names;
+std::vector<Group> distinct(const ProcessGroups& groups) {
+  std::vector<Group> found;
   std::set<std::vector<int>> seen;
-  for (const std::string& name : groups.names()) {
-    const auto members = groups[name].members();
-    if (members.size() > 1 && name != "embd" && seen.insert({members.begin(), members.end()}).second)
-      names.push_back(name);
+  for (const Group group : groups.present()) {
+    const auto members = groups[group].members();
+    if (members.size() > 1 && group != Group::embd && seen.insert({members.begin(), members.end()}).second)
+      found.push_back(group);
   }
-  return names.empty() ? std::vector<std::string>{"dp"} : names;
+  return found.empty() ? std::vector{Group::dp} : found;
+}
+
+std::vector<Group> groups_named(const std::vector<std::string>& names, const ProcessGroups& groups) {
+  std::vector<Group> found;
+  for (const std::string& name : names) {
+    const auto group = find_group(name);
+    std::string known;
+    for (const Group g : groups.present()) known += cat(known.empty() ? "" : ", ", name_of(g));
+    require(group.has_value(), "bench comm: no process group ", quote(name), "; want one of ", known);
+    found.push_back(*group);
+  }
+  return found;
 }
 
 }  // namespace
@@ -195,7 +208,7 @@ void bench_comm(World& world, const BenchCommOptions& o,
           "bench comm: want sizes from 1 byte, the first not above the last, and a factor above 1");
   const auto kinds = operations(o.kinds);
   const ProcessGroups groups(world, grid);
-  for (const std::string& name : o.groups.empty() ? distinct(groups) : o.groups) {
+  for (const Group name : o.groups.empty() ? distinct(groups) : groups_named(o.groups, groups)) {
     Communicator& group = groups[name];
     for (const Operation operation : kinds) {
       for (std::int64_t bytes = o.least_bytes; bytes <= o.most_bytes; bytes *= o.factor) {
@@ -203,7 +216,7 @@ void bench_comm(World& world, const BenchCommOptions& o,
         const std::int64_t width = size_of(o.dtype), n = group.size();
         const std::int64_t elements = barrier ? n : std::max<std::int64_t>(1, bytes / width / n) * n;
         Subject subject(group, operation, elements, o.dtype, o.device);
-        BenchCommCase c{.group = name, .ranks = group.size(), .operation = operation};
+        BenchCommCase c{.group = group.name(), .ranks = group.size(), .operation = operation};
         c.bytes = barrier ? 0 : elements * width;
         c.wrong = added_up(world, barrier ? 0 : subject.verify());
         const Timing timing = time_calls(world, o.seconds, o.device, [&] { subject.run(); });

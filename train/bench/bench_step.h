@@ -11,7 +11,7 @@
 #include "core/dtype.h"
 #include "core/profile.h"
 #include "parallel/comm/world.h"
-#include "train/bench/step_timeline.h"
+#include "train/cost/step_timeline.h"
 #include "train/recipe/environment.h"
 
 namespace nemocube {

@@ -4,7 +4,7 @@
 
 #include "ops/bench.h"
 #include "train/bench/kernel_counters.h"
-#include "train/rates/gpu_rates.h"
+#include "train/cost/gpu_rates.h"
 
 /// What an H100 could make of counted kernels, as tables of docs/kernels.md.
 namespace nemocube {

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "data/chat/moment.h"
 #include "data/json/atomic_file.h"
 #include "data/loader/loader.h"
+#include "data/text/moment.h"
 #include "parallel/data_parallel/flat_unit.h"
 #include "parallel/grid/grid_sizes.h"
 #include "parallel/parallel_model/pipeline_plan.h"

@@ -7,14 +7,14 @@
 
 #include "core/log.h"
 #include "data/files/link.h"
+#include "train/assemble/from_recipe.h"
 #include "train/bench/bench_comm.h"
 #include "train/bench/bench_cuda.h"
 #include "train/bench/bench_op.h"
 #include "train/bench/bench_step.h"
 #include "train/bench/machine.h"
-#include "train/bench/nano_estimate.h"
-#include "train/build/from_recipe.h"
 #include "train/commands/commands.h"
+#include "train/cost/nano_estimate.h"
 #include "train/device/device_of_rank.h"
 #include "train/ranks/inputs.h"
 

@@ -2,8 +2,8 @@
 #include <string>
 #include <string_view>
 
-#include "data/chat/moment.h"
 #include "data/json/json.h"
+#include "data/text/moment.h"
 
 namespace nemocube {
 

@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "core/quote.h"
-#include "parallel/comm/launch.h"
+#include "parallel/comm/job/launch.h"
 #include "train/recipe/words.h"
 
 namespace nemocube {

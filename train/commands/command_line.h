@@ -13,7 +13,7 @@ class Option;
 /// of inline functions, which took seven seconds to compile in every file; only command_line.cpp includes it.
 namespace nemocube {
 
-struct Launch;  // parallel/comm/launch.h
+struct Launch;  // parallel/comm/job/launch.h
 
 /// A condition on the text of an option's value: `fault` returns what is wrong, or "" when nothing is.
 struct Check {

@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/quote.h"
 #include "data/json/json.h"
-#include "train/build/from_recipe.h"
+#include "train/assemble/from_recipe.h"
 #include "train/commands/commands.h"
 #include "train/datasets/chat_template.h"
 #include "train/datasets/recipe_datasets.h"

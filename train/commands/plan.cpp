@@ -12,12 +12,12 @@
 #include "parallel/schedule/csv.h"
 #include "parallel/schedule/schedules.h"
 #include "parallel/schedule/simulate.h"
-#include "train/build/from_recipe.h"
+#include "train/assemble/from_recipe.h"
 #include "train/commands/commands.h"
-#include "train/plan/planned_load.h"
-#include "train/plan/write_plan.h"
+#include "train/cost/gpu_rates.h"
+#include "train/cost/planned_load.h"
+#include "train/cost/write_plan.h"
 #include "train/ranks/plan_model.h"
-#include "train/rates/gpu_rates.h"
 #include "train/recipe/files.h"
 
 namespace nemocube {

@@ -8,7 +8,7 @@
 #include "data/json/atomic_file.h"
 #include "train/commands/commands.h"
 #include "train/logging/run_log.h"
-#include "train/report/page.h"
+#include "train/look/report/page.h"
 
 namespace nemocube {
 namespace {

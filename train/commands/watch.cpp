@@ -1,4 +1,4 @@
-#include "train/watch/watch.h"
+#include "train/look/watch/watch.h"
 
 #include <cstdlib>
 #include <filesystem>

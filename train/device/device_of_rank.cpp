@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/profile.h"
-#include "parallel/comm/nccl_group.h"
+#include "parallel/comm/nccl/nccl_group.h"
 #include "parallel/comm/together.h"
 #include "train/device/placement.h"
 

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/metrics/pattern.h"
+#include "data/text/pattern.h"
 #include "model/tensor_name.h"
 
 namespace nemocube {

@@ -17,7 +17,7 @@ Zone& weights_zone() {
 }
 
 /// Without weights; and without a model on a rank that is not in the grid of the plan.
-LoadedModel build(const ModelSetup& setup, std::optional<DType> dtype, const ModelPlace& place) {
+LoadedModel build(const ModelSetup& setup, std::optional<DType> dtype, const Residence& place) {
   const DType stored = dtype.value_or(setup.config.dtype.value_or(DType::f32));
   LoadedModel built;
   if (!place.world) {
@@ -108,7 +108,7 @@ std::vector<NamedTensor> named_tensors(const Stack& model, TensorSet set) {
   return tensors;
 }
 
-LoadedModel load_model(const OpenedModel& source, std::optional<DType> dtype, const ModelPlace& place,
+LoadedModel load_model(const OpenedModel& source, std::optional<DType> dtype, const Residence& place,
                        const Finetuning& finetuning) {
   const ModelSetup setup = setup_of(source, finetuning.choices);
   // First: a config of another model could ask for any amount of memory.
@@ -127,7 +127,7 @@ LoadedModel load_model(const OpenedModel& source, std::optional<DType> dtype, co
 }
 
 LoadedModel make_model(const OpenedModel& source, std::optional<DType> dtype, std::uint64_t seed,
-                       const ModelPlace& place, Initialisation law, const Finetuning& finetuning) {
+                       const Residence& place, Initialisation law, const Finetuning& finetuning) {
   const ModelSetup setup = setup_of(source, finetuning.choices);
   LoadedModel made = build(setup, dtype, place);
   if (!made.model) return made;

@@ -35,9 +35,9 @@ struct Finetuning {
 };
 
 /// Where a model lies: alone on a device, or divided among ranks of a world, those of the plan's grid.
-struct ModelPlace {
-  ModelPlace(Device where) : device(where) {}  // NOLINT(google-explicit-constructor): a device is a place
-  ModelPlace(Device where, World& ranks, ParallelPlan how)
+struct Residence {
+  Residence(Device where) : device(where) {}  // NOLINT(google-explicit-constructor): a device is a place
+  Residence(Device where, World& ranks, ParallelPlan how)
       : device(where), world(&ranks), plan(std::move(how)) {}
   Device device;
   World* world = nullptr;  ///< null: one rank
@@ -53,7 +53,7 @@ ModelSetup setup_of(const OpenedModel& source, const ModelChoices& choices);
 /// the plan's grid too, and make the groups that the plan uses. Errors name files and tensors. Adapters are
 /// read or drawn as `finetuning` says; one that was trained on another model is refused, and a warning tells
 /// where weights that the directory leaves elsewhere have changed (train/model_io/base_model.h).
-LoadedModel load_model(const OpenedModel& source, std::optional<DType> dtype, const ModelPlace& place,
+LoadedModel load_model(const OpenedModel& source, std::optional<DType> dtype, const Residence& place,
                        const Finetuning& finetuning = {});
 
 /// Throws Error unless the weight files hold the tensors of the model, adapters aside; reads headers only.
@@ -61,7 +61,7 @@ void check_model_files(const HfWeights& weights, const ModelSetup& setup);
 
 /// A model of the shape that config.json of the source describes, with fresh weights.
 LoadedModel make_model(const OpenedModel& source, std::optional<DType> dtype, std::uint64_t seed,
-                       const ModelPlace& place, Initialisation law = Initialisation::hf,
+                       const Residence& place, Initialisation law = Initialisation::hf,
                        const Finetuning& finetuning = {});
 
 /// To compute with the adapter in a directory, as far as one is named, on the model of the source.

@@ -19,7 +19,7 @@ RunRanks::RunRanks(World& world, const DistributedSection& section, const Parall
       device_(device),
       sizes_(rank_sizes(section, world.size())) {}
 
-ModelPlace RunRanks::place_for(const ModelSetup& setup) const {
+Residence RunRanks::place_for(const ModelSetup& setup) const {
   return {device_, world_, plan_model(section_, settings_, sizes_, setup)};
 }
 
@@ -52,7 +52,7 @@ std::vector<CommStats> RunRanks::stats(const ProcessGroups& groups) const {
     for (std::size_t i = 0; i < operation_count; ++i) all.push_back(group.stats(static_cast<Operation>(i)));
   };
   add(world_.communicator());
-  for (const std::string& name : groups.names()) add(groups[name]);
+  for (const Group group : groups.present()) add(groups[group]);
   return all;
 }
 

@@ -36,7 +36,7 @@ class RunRanks {
   Communicator* world_group() const { return several() ? &world_.communicator() : nullptr; }
 
   /// Where a model lies (plan_model).
-  ModelPlace place_for(const ModelSetup& setup) const;
+  Residence place_for(const ModelSetup& setup) const;
 
   /// underfill_warning() in the log, once, for the pipeline of the model; or its Error.
   void check_pipeline_fill(const ParallelModel& model, std::int64_t microbatches) const;

@@ -10,12 +10,12 @@
 
 #include "core/dtype.h"
 #include "core/variants.h"
-#include "data/chat/moment.h"
 #include "data/datasets/column_mapped.h"
 #include "data/datasets/messages.h"
 #include "data/datasets/packing.h"
 #include "data/datasets/squad.h"
 #include "data/megatron/blend.h"
+#include "data/text/moment.h"
 #include "model/config.h"
 #include "model/initialise.h"
 #include "model/lora.h"

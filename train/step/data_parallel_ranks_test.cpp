@@ -304,8 +304,8 @@ TEST_CASE("data parallel: activation checkpointing gathers no weights more often
     Optimizer optimizer(model.parameters(), {});
     const std::vector<TokenBatch> batches{microbatch(task, 0, world.rank())};
     train_step(parallel, optimizer, batches, step_options(0));
-    gathers.push_back(groups["dp_shard_cp"].stats(Operation::all_gather));
-    reductions.push_back(groups["dp_shard_cp"].stats(Operation::reduce_scatter));
+    gathers.push_back(groups[Group::dp_shard_cp].stats(Operation::all_gather));
+    reductions.push_back(groups[Group::dp_shard_cp].stats(Operation::reduce_scatter));
   }
   CHECK(gathers[0].calls == gathers[1].calls);
   CHECK(gathers[0].bytes_sent == gathers[1].bytes_sent);

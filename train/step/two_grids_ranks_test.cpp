@@ -129,7 +129,7 @@ std::vector<std::string> trained(std::span<const Side> sides) {
     plan.grid.first_rank = first;
     first = plan.grid.end_rank();
     models.push_back(make_model(OpenedModel({}, grid_model()), DType::f32, side.seed,
-                                ModelPlace(Device::cpu, world, plan)));
+                                Residence(Device::cpu, world, plan)));
   }
   std::string own;
   for (std::size_t i = 0; i < sides.size(); ++i)
@@ -192,7 +192,7 @@ TEST_CASE("two grids: each reads its part of a model's files, and the ranks outs
     CAPTURE(name_of(c));
     ParallelPlan plan = plan_of(c, grid_model());
     plan.grid.first_rank = 1;
-    const ModelPlace place(Device::cpu, world, plan);
+    const Residence place(Device::cpu, world, plan);
     const LoadedModel loaded = load_model(stored, DType::f32, place),
                       made = make_model(fresh, DType::f32, seed, place);
     const bool inside = world.rank() >= 1 && world.rank() < plan.grid.end_rank();

@@ -73,7 +73,7 @@ void Interpreter::release(Frame* frame) {
   free_frames_.push_back(frame);
 }
 
-Value& Interpreter::variable(const Place& place, Frame& frame) {
+Value& Interpreter::variable(const FrameSlot& place, Frame& frame) {
   Frame* at = &frame;
   for (std::uint32_t i = 0; i < place.up; ++i) at = at->outer;
   return at->slots[place.slot];

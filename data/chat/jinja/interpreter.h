@@ -9,7 +9,7 @@
 #include "data/chat/jinja/lexer.h"
 #include "data/chat/jinja/objects.h"
 #include "data/chat/jinja/tree.h"
-#include "data/chat/moment.h"
+#include "data/text/moment.h"
 
 namespace nemocube::jinja {
 
@@ -91,7 +91,7 @@ class Interpreter {
   void begin(const Scope& scope, Frame& frame);
   static void keep(Frame& frame);  ///< what can run later refers to the frame and to those further out
   void release(Frame* frame);
-  Value& variable(const Place& place, Frame& frame);
+  Value& variable(const FrameSlot& place, Frame& frame);
   void assign(const Expression& target, const Value& value, Frame& frame);
   Value read_target(const Expression& target, Frame& frame);
 

@@ -5,9 +5,9 @@
 
 #include "core/utf8.h"
 #include "data/chat/jinja/text.h"
-#include "data/metrics/case_runs.h"
-#include "data/metrics/lower_case.h"
-#include "data/metrics/pattern.h"
+#include "data/text/case_runs.h"
+#include "data/text/lower_case.h"
+#include "data/text/pattern.h"
 
 namespace nemocube::jinja {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "data/chat/moment.h"
+#include "data/text/moment.h"
 
 namespace nemocube::jinja {
 

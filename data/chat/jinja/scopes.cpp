@@ -38,8 +38,8 @@ class Symbols {
   }
 
   /// The place of a name, seen from this scope.
-  std::optional<Place> find(const std::string& name) const {
-    if (variables_.contains(name)) return Place{0, slots_.at(name)};
+  std::optional<FrameSlot> find(const std::string& name) const {
+    if (variables_.contains(name)) return FrameSlot{0, slots_.at(name)};
     const auto outer = parent_ ? parent_->find(name) : std::nullopt;
     return outer ? std::optional(further(*outer)) : std::nullopt;
   }
@@ -91,7 +91,7 @@ class Symbols {
   }
 
  private:
-  static Place further(Place place) { return {place.up + 1, place.slot}; }
+  static FrameSlot further(FrameSlot place) { return {place.up + 1, place.slot}; }
 
   Known known(const std::string& name) const {
     const auto found = variables_.find(name);

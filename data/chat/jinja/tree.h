@@ -13,7 +13,7 @@
 namespace nemocube::jinja {
 
 /// Where a variable lies: a slot of the frame that is `up` scopes further out.
-struct Place {
+struct FrameSlot {
   std::uint32_t up = 0, slot = 0;
 };
 
@@ -64,7 +64,7 @@ struct Expression {
   CallArguments arguments{};
   Operator op = Operator::add;
   std::vector<Comparison> comparisons{};
-  Place place{};
+  FrameSlot place{};
 };
 
 /// A variable of a scope when the scope begins.
@@ -77,7 +77,7 @@ struct Variable {
   };
   std::string name;
   Begin begin = Begin::nothing;
-  Place outer{};
+  FrameSlot outer{};
 };
 
 /// A scope: the variables of a frame.
@@ -131,7 +131,7 @@ struct Statement {
   Body body{}, otherwise{};
   std::vector<Branch> branches{};
   std::unique_ptr<Macro> macro{};
-  Place place{};  ///< of the macro's name
+  FrameSlot place{};  ///< of the macro's name
 
   // Scopes: of the body; of a loop's condition and of its `otherwise`.
   Scope scope{}, condition_scope{}, otherwise_scope{};

@@ -28,10 +28,10 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
     : q_proj_(sources, name / "q_proj"),
       k_proj_(sources, name / "k_proj"),
       v_proj_(sources, name / "v_proj"),
-      o_proj_(sources, name / "o_proj", PointPlace::way_out) {
+      o_proj_(sources, name / "o_proj", PointRole::way_out) {
   SharedWays* const way_in = sources.way_in();
   sources.points.emplace(name / "qkv.input",
-                         TransformPoint{way_in ? &way_in->in : &qkv_input_, PointPlace::way_in,
+                         TransformPoint{way_in ? &way_in->in : &qkv_input_, PointRole::way_in,
                                         name / "q_proj", nullptr, way_in});
   options_.head_dim = sources.config.attention.head_dim;
   rope_ = sources.config.attention.rope;

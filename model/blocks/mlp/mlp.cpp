@@ -6,12 +6,12 @@ namespace nemocube {
 
 MlpMixer::MlpMixer(const MixerSources& sources, const TensorName& name, std::optional<GateActivation> gate)
     : gate_(gate),
-      up_proj_(sources, name / "up_proj", gate ? PointPlace::other : PointPlace::way_in),
-      down_proj_(sources, name / "down_proj", PointPlace::way_out) {
+      up_proj_(sources, name / "up_proj", gate ? PointRole::other : PointRole::way_in),
+      down_proj_(sources, name / "down_proj", PointRole::way_out) {
   if (!gate) return;
   gate_proj_.emplace(sources, name / "gate_proj");
   sources.points.emplace(name / "gate_up.input",
-                         TransformPoint{&input_, PointPlace::way_in, name / "up_proj"});
+                         TransformPoint{&input_, PointRole::way_in, name / "up_proj"});
 }
 
 Var MlpMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {

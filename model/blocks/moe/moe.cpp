@@ -17,11 +17,11 @@ MoeMixer::MoeMixer(const MixerSources& sources, const TensorName& name)
       shared_(sources, name / "shared_experts"),
       dispatcher_(std::make_unique<LocalDispatcher>()) {
   const TensorName entry = name / "shared_experts.up_proj";
-  sources.points.emplace(name / "routed.input", TransformPoint{&routed_input_, PointPlace::routed_in, entry,
+  sources.points.emplace(name / "routed.input", TransformPoint{&routed_input_, PointRole::routed_in, entry,
                                                                nullptr, sources.way_in()});
-  sources.points.emplace(name / "routed.output", TransformPoint{&routed_output_, PointPlace::routed_out,
-                                                                entry, nullptr, sources.way_out()});
-  sources.points.emplace(name / "experts.output", TransformPoint{&experts_output_, PointPlace::experts_out});
+  sources.points.emplace(name / "routed.output", TransformPoint{&routed_output_, PointRole::routed_out, entry,
+                                                                nullptr, sources.way_out()});
+  sources.points.emplace(name / "experts.output", TransformPoint{&experts_output_, PointRole::experts_out});
   const BlockConfig& config = sources.config;
   router_.experts = config.moe.n_routed_experts;
   router_.top_k = config.moe.num_experts_per_tok;

@@ -67,7 +67,7 @@ ModelConfig defaults() {
 }
 
 void add_layers(ModelConfig& config, std::int64_t layers) {
-  std::vector<LayerPlace> places;
+  std::vector<LayerSlot> places;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     config.blocks.insert(config.blocks.end(), {attention_block, mlp_block});
     places.insert(places.end(), {{layer, attention_slot}, {layer, mlp_slot}});

@@ -121,10 +121,10 @@ TEST_CASE("llama: other spellings of names in files") {
                               "language_model.model.layers.1.input_layernorm.weight",
                               "model.language_model.layers.1.input_layernorm.weight",
                               "module.model.layers.1._orig_mod.input_layernorm.weight"})
-    CHECK(canonical_place(spelled, names).name == norm);
-  CHECK(canonical_place("norm.weight", names).name == "model.norm.weight");
-  CHECK(canonical_place("embed_tokens.weight", names).name == "model.embed_tokens.weight");
-  CHECK(canonical_place("language_model.lm_head.weight", names).name == "lm_head.weight");
+    CHECK(canonical_tensor(spelled, names).name == norm);
+  CHECK(canonical_tensor("norm.weight", names).name == "model.norm.weight");
+  CHECK(canonical_tensor("embed_tokens.weight", names).name == "model.embed_tokens.weight");
+  CHECK(canonical_tensor("language_model.lm_head.weight", names).name == "lm_head.weight");
 }
 
 TEST_CASE("llama: the head in files of a tied model is not read where it is the embeddings, else refused") {
