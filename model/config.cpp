@@ -209,6 +209,7 @@ void ModelSetup::validate() const {
   const ModelConfig& c = config;
   const MtpTraining& mtp = choices.mtp;
   check_size("vocab_size", c.vocab_size);
+  check_size("max_position_embeddings", c.max_position_embeddings);
   check_size("hidden_size", c.hidden_size);
   require(!c.blocks.empty(), "the pattern of layers: want at least one block, got none");
   require(c.num_layers() <= most_layers, "the pattern of layers: want at most ", most_layers, " blocks, got ",

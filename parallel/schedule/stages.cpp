@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/quote.h"
 #include "core/range.h"
 #include "model/blocks/block_kinds.h"
@@ -15,9 +16,9 @@
 namespace nemocube {
 namespace {
 
-void check_stage_count(std::int64_t stages, std::int64_t blocks) {
-  require(stages >= 1 && stages <= blocks, "pipeline: ", stages, " stages for ", blocks,
-          " blocks; want at least one block for each stage, so 1 to ", blocks, " stages");
+void check_stage_count(std::int64_t stages, std::int64_t blocks, const char* unit) {
+  require(stages >= 1 && stages <= blocks, "pipeline: ", stages, " stages for ", counted(blocks, unit),
+          "; want at least one ", unit, " for each stage, so 1 to ", blocks, " stages");
 }
 
 /// Stages that end at the given blocks.
@@ -44,9 +45,10 @@ std::size_t place_of(BlockKind kind) {
 }  // namespace
 
 std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t blocks,
-                          std::optional<std::int64_t> layers_per_stage, std::string_view round) {
+                          std::optional<std::int64_t> layers_per_stage, std::string_view round,
+                          const char* unit) {
   require(pp >= 1, "pipeline: pp is ", pp, "; want at least 1");
-  require(blocks >= 1, "pipeline: the model has ", blocks, " blocks; want at least 1");
+  require(blocks >= 1, "pipeline: the model has ", blocks, " ", unit, "s; want at least 1");
   require(round.empty() || round == "up" || round == "down", "round_virtual_stages_to_pp_multiple is ",
           quote(round), "; want up or down");
   if (!layers_per_stage) return has_one_chunk(kind) ? pp : 2 * pp;
@@ -56,8 +58,8 @@ std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t block
   const std::int64_t below = stages - stages % pp, above = below + pp;
   if (stages != below) {
     const std::int64_t rounded = round == "up" ? above : round == "down" ? below : 0;
-    require(rounded > 0, "layers_per_stage ", layers, " makes ", stages, " stages of ", blocks,
-            " blocks; want a multiple of pp ", pp, ": round_virtual_stages_to_pp_multiple up makes ", above,
+    require(rounded > 0, "layers_per_stage ", layers, " makes ", stages, " stages of ",
+            counted(blocks, unit), "; want a multiple of pp ", pp, ": round_virtual_stages_to_pp_multiple up makes ", above,
             below > 0 ? cat(", down ", below) : "");
     stages = rounded;
   }
@@ -65,8 +67,8 @@ std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t block
   return stages;
 }
 
-std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages) {
-  check_stage_count(stages, blocks);
+std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages, const char* unit) {
+  check_stage_count(stages, blocks, unit);
   std::vector<std::int64_t> ends;
   for (std::int64_t i = 0; i < stages; ++i) ends.push_back(even_part({0, blocks}, stages, i).end);
   return stages_ending_at(ends);
@@ -100,7 +102,7 @@ BlockWeights parse_block_weights(std::string_view text) {
 std::vector<ModelChunk> weighted_stages(std::span<const BlockKind> blocks, std::int64_t stages,
                                         const BlockWeights& weights) {
   const auto count = static_cast<std::int64_t>(blocks.size());
-  check_stage_count(stages, count);
+  check_stage_count(stages, count, "block");
   const auto weight_of = [&](std::int64_t block) {
     return weights.of(blocks[static_cast<std::size_t>(block)]);
   };

@@ -19,15 +19,17 @@ namespace nemocube {
 ///   with                       ceil(blocks / layers_per_stage); where that is no multiple of pp, the next
 ///                              one above (`round` is "up") or below ("down")
 ///
-/// `round` is the setting round_virtual_stages_to_pp_multiple; empty: no rounding. Error for sizes below 1,
-/// for any other `round`, for a number that is no multiple of pp, and for a number of stages for each rank
-/// that the schedule does not take (check_chunks).
+/// `round` is the setting round_virtual_stages_to_pp_multiple; empty: no rounding. `unit` is the word of
+/// messages for what is counted: "block" or "layer". Error for sizes below 1, for any other `round`, for a
+/// number that is no multiple of pp, and for a number of stages for each rank that the schedule does not take
+/// (check_chunks).
 std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t blocks,
-                          std::optional<std::int64_t> layers_per_stage = {}, std::string_view round = {});
+                          std::optional<std::int64_t> layers_per_stage = {}, std::string_view round = {},
+                          const char* unit = "block");
 
 /// Blocks divided as even_begin() does it. Embeddings and head do not count. Error unless
 /// 1 <= stages <= blocks.
-std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages);
+std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages, const char* unit = "block");
 
 /// Time of a block of each kind, of the embeddings, and of final norm, head and loss, relative to each other.
 /// Defaults: those of the kinds (BlockType::pipeline_weight), which are NeMo AutoModel's.

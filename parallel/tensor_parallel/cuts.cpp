@@ -116,7 +116,12 @@ Range vocabulary_range(std::int64_t vocabulary, std::int64_t ranks, std::int64_t
 TensorCuts::TensorCuts(const ModelSetup& setup, TensorParallelPlan plan, const GridSizes& sizes)
     : config_(setup.config), plan_(std::move(plan)), sizes_(sizes) {
   check_divisions("distributed.tp_size", sizes.tp, divisions_of(setup, plan_));
-  if (setup.expert_layers() == 0) return;
+  if (setup.expert_layers() == 0) {
+    for (const auto& [key, ranks] : {std::pair{"ep_size", sizes.ep}, {"expert_tp_size", sizes.expt_tp}})
+      require(ranks == 1, "distributed.", key, " is ", ranks,
+              ", but the model has no experts; want 1, or no such key");
+    return;
+  }
   std::vector<Divided> widths, counts;
   for (const BlockVariant& variant : variants_of(setup)) {
     if (!variant.kind->cores(*variant.config).experts) continue;

@@ -5,15 +5,9 @@
 #include <vector>
 
 #include "core/device.h"
+#include "train/recipe/choices.h"
 
 namespace nemocube {
-
-/// Where a command computes: option --device, key `device` of a recipe.
-enum class DeviceChoice {
-  cpu,
-  cuda,
-  automatic,  ///< cuda if there is a device and every operation of the command has CUDA kernels, else cpu
-};
 
 /// "cpu", "cuda" or "auto"; Error naming --device for another text.
 DeviceChoice parse_device(const std::string& text);

@@ -9,10 +9,10 @@
 #include "ops/adamw/adamw.h"
 #include "ops/sgd/sgd.h"
 #include "ops/update_gate.h"
+#include "train/recipe/choices.h"
 
 namespace nemocube {
 
-enum class OptimizerKind { adamw, adam, sgd };
 /// The operation that an optimizer runs: "adamw" or "sgd".
 std::string_view operation_of(OptimizerKind kind);
 

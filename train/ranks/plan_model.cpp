@@ -48,14 +48,15 @@ PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSetting
       log_info("distributed.pipeline.module_fqns_per_model_part: ", name,
                " has no parameters and is skipped");
   } else {
+    const char* const unit = config.names.layered() ? "layer" : "block";
     const std::int64_t layers = config.names.layers(config.num_layers()),
                        count = plan.custom ? std::ssize(plan.rank_of_stage)
                                            : count_stages(plan.kind, pp, layers, section.layers_per_stage,
-                                                          round_of(section));
+                                                          round_of(section), unit);
     if (settings.block_weights) {
       plan.stages = weighted_stages(config.blocks, count, *settings.block_weights);
     } else {
-      plan.stages = even_stages(layers, count);
+      plan.stages = even_stages(layers, count, unit);
       for (ModelChunk& stage : plan.stages) {
         stage.first_block = config.names.first_block(stage.first_block);
         stage.end_block = config.names.first_block(stage.end_block);

@@ -19,8 +19,7 @@
 #include "model/config.h"
 #include "model/initialise.h"
 #include "model/lora.h"
-#include "train/device/device_choice.h"
-#include "train/optimizer/optimizer.h"
+#include "train/recipe/choices.h"
 #include "train/recipe/distributed.h"
 
 /// Recipes: what to train, on what, how. Section and key names, defaults and value conventions are those of
