@@ -22,7 +22,7 @@ void Stack::add_mtp_depths() {
     for (std::int64_t i = 0; i < blocks; ++i) {
       const BlockKind kind = config().mtp_blocks[static_cast<std::size_t>(i)];
       const std::int64_t number = config().num_layers() + depth * blocks + i;
-      made.blocks.push_back(make_layer(number, kept_name(cat(kind, " block ", number)), name_of(i), kind));
+      made.blocks.push_back(make_block(number, kept_name(cat(kind, " block ", number)), name_of(i), kind));
     }
   }
 }
@@ -53,7 +53,7 @@ std::vector<Var> Stack::predict_ahead(Context& ctx, const Var& hidden, const Mtp
 BlockRecords Stack::make_mtp_records() const {
   BlockRecords records;
   for (std::int64_t k = 0; k < choices().mtp.depths && !mtp_depths_.empty(); ++k)
-    for (const Layer& block : mtp_depths_[choices().mtp.repeated ? 0 : static_cast<std::size_t>(k)].blocks)
+    for (const Block& block : mtp_depths_[choices().mtp.repeated ? 0 : static_cast<std::size_t>(k)].blocks)
       records.push_back(block.mixer->make_record());
   return records;
 }
