@@ -1,4 +1,4 @@
-#include "parallel/comm/nccl/reduce_in_order.h"
+#include "parallel/comm/reduce_in_order.h"
 
 #include <algorithm>
 #include <array>

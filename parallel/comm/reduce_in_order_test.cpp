@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "parallel/comm/nccl/reduce_in_order.h"
+#include "parallel/comm/reduce_in_order.h"
 
 using namespace nemocube;
 

@@ -86,7 +86,7 @@ void warn_without_effect(const JsonView& object) {
 
 void read(ModelConfig& config, const JsonView& object) {
   if (const auto activation = object.find("hidden_act"))
-    if (const std::string name = activation->string(); name != "silu" && name != "swish")  // two names of one
+    if (const std::string_view name = activation->string(); name != "silu" && name != "swish")  // two names of one
       activation->refuse("\"silu\"");
   config = defaults();
   ReadKeys keys(object);
