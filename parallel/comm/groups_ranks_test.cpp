@@ -133,9 +133,10 @@ TEST_CASE("process groups: only those named are made, and equal sets of ranks on
   World& world = test_world();
   const std::int64_t size = world.size(), tp = size % 2 == 0 ? 2 : 1, dp = size / tp;
   const HypercubeGrid grid({{"tp", tp}, {"cp", 1}, {"dp_shard", dp}}, 0, size);
-  using enum Group;
-  const ProcessGroups groups(world, grid, {Group::dp, Group::tp, dp_shard_cp, tp_dp_cp, cp});
-  CHECK(groups.present() == std::vector{Group::dp, Group::tp, cp, dp_shard_cp, tp_dp_cp});
+  const ProcessGroups groups(world, grid,
+                             {Group::dp, Group::tp, Group::dp_shard_cp, Group::tp_dp_cp, Group::cp});
+  CHECK(groups.present() ==
+        std::vector{Group::dp, Group::tp, Group::cp, Group::dp_shard_cp, Group::tp_dp_cp});
   CHECK(message_of([&] { groups[Group::mp]; }).find("'mp' (its groups: dp, tp, cp, dp_shard_cp, tp_dp_cp)") !=
         std::string::npos);
   CHECK(groups.made() == (dp > 1 && dp < size) + (tp > 1 && tp < size));  // tp_dp_cp is the world

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/allocation_owner.h"
 #include "core/cuda/graph.h"
 #include "core/profile.h"
 #include "parallel/comm/collective.h"

@@ -129,7 +129,7 @@ void World::find_neighbours(const Launch& launch) {
   process->node = node_;
 
   std::vector<cpu_set_t> bindings;
-  for (const HostOfRank& host : hosts) bindings.push_back(host.cpus);
+  for (const HostOfRank& other : hosts) bindings.push_back(other.cpus);
   if (!environment_variable("OMP_NUM_THREADS")) omp_set_num_threads(rank_threads(bindings, self));
 }
 
