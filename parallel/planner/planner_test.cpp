@@ -63,7 +63,7 @@ TEST_CASE("planner: bytes of each collective are those of its definition") {
   CHECK(sum_of(traffic, Group::dp, Operation::all_to_all) == RankTraffic::Sum{2, 2 * 28});
   CHECK(sum_of(traffic, Group::tp, Operation::exchange) == RankTraffic::Sum{1, 28});
   CHECK(traffic.sums().size() == 4);
-  CHECK_THROWS_AS(traffic.all_gather(Group::nobody, 1, DType::f32), std::logic_error);
+  CHECK_THROWS_AS(traffic.all_gather(Group::grid, 1, DType::f32), std::logic_error);
 }
 
 TEST_CASE("planner: buffers of a rank have the sizes of its cuts") {

@@ -210,7 +210,8 @@ TEST_CASE("tensor cuts: which gradients are partial over tp") {
   const TensorCuts cuts(c, plan, {.tp = 2});
   for (const TensorSpec& spec : tensor_specs(c)) {
     if (spec.name.find("down_proj") == std::string::npos || spec.experts) continue;
-    CHECK(cuts(spec, {.tp = 1}).sum == (spec.name.ends_with(".bias") ? Group::tp : std::nullopt));
+    CHECK(cuts(spec, {.tp = 1}).sum ==
+          (spec.name.ends_with(".bias") ? std::optional(Group::tp) : std::nullopt));
     CHECK(cuts(spec, {.tp = 1}).shard.whole());
   }
 }

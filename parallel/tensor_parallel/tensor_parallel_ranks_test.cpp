@@ -119,8 +119,7 @@ void check_gradients(CutModel& part, const Stack& whole) {
     const Tensor want = same_of(whole, p).gradient();
     const Tensor got = p.gradient().reshape({p.value.numel()});
     if (cut.sum)
-      for (const Range& r : cut.summed)
-        part.groups[std::string(name_of(cut.sum))].all_reduce(got.narrow(0, r.begin, r.size()));
+      for (const Range& r : cut.summed) part.groups[*cut.sum].all_reduce(got.narrow(0, r.begin, r.size()));
     // Data parallelism would do this. The replicas of dp have the same rows here, those of tp have others.
     if (cut.expert) part.groups[Group::tp].all_reduce(got);
     CHECK(relative_error(got.reshape(p.value.shape()), local_part(want, cut.shard)) < tolerance);

@@ -26,7 +26,7 @@ TEST_CASE("NCCL's memory: groups of the same ranks have one communicator") {
   // dp, dp_cp and others are all ranks.
   const PlannedGroups alike(make_grid({.dp_shard = 4}));
   CHECK(nccl_bytes(alike, 4, 1, {}) == nccl_group_bytes(4, {}));
-  CHECK(nccl_bytes(alike, 4, 1, {{{"dp_shard", Operation::all_to_all}, {1, 1}}}) ==
+  CHECK(nccl_bytes(alike, 4, 1, {{{Group::dp_shard, Operation::all_to_all}, {1, 1}}}) ==
         nccl_group_bytes(4, {.to_all = true}));
   // The world, pp, its ends, and dp with those that are the same.
   const std::set<Group> names{Group::dp, Group::dp_cp, Group::pp, Group::embd};
