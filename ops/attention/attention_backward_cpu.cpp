@@ -15,11 +15,11 @@ class Backward {
   /// `keys`: rows of K, V, dK and dV held at once.
   Backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& result,
            const AttentionInputs& in, const Geometry& g, std::int64_t keys, Into how)
-      : out_(out), d_o_(d_o), result_(result), in_(in), g_(g), how_(how) {
+      : out_(out), d_o_(d_o), result_(result), in_(in), g_(g), how_(how), changes_(in, g) {
     const std::int64_t block = g.padded_columns * g.head_dim, tile = key_tile * g.padded_columns,
                        span = keys * g.head_dim;
     scratch_ =
-        Tensor::empty({5 * block + 2 * tile + 4 * span + 2 * g.padded_columns}, dtype_of<A>(), Device::cpu);
+        Tensor::empty({5 * block + 2 * tile + 4 * span + 3 * g.padded_columns}, dtype_of<A>(), Device::cpu);
     A* at = scratch_.data<A>();
     const auto take = [&at](std::int64_t n) { return std::exchange(at, at + n); };
     q_ = take(block);
@@ -35,6 +35,7 @@ class Backward {
     dv_ = take(span);
     lse_ = take(g.padded_columns);
     delta_ = take(g.padded_columns);
+    passed_ = take(g.padded_columns);
   }
 
   /// All three gradients of one span.
@@ -43,8 +44,9 @@ class Backward {
     for (std::int64_t b = 0; b * g_.queries < span.q_count; ++b) {
       const Block block(g_, span, b);
       load_block(span, block);
-      for (std::int64_t k0 = 0; k0 < block.key_end; k0 += key_tile) {
-        score_tile(span, block, k0, k0);
+      for (std::int64_t k0 = block.key_begin, end; k0 < block.key_end; k0 = end) {
+        end = tile_end(k0, block.key_end);
+        score_tile(span, block, k0, end, k0);
         add_dq(block, k0);
         add_dkv(block, k0);
       }
@@ -56,9 +58,10 @@ class Backward {
   /// dq of one block.
   void block(const Span& span, const Block& block) {
     load_block(span, block);
-    for (std::int64_t k0 = 0; k0 < block.key_end; k0 += key_tile) {
-      load_keys(span, k0, std::min(key_tile, block.key_end - k0));
-      score_tile(span, block, k0, 0);
+    for (std::int64_t k0 = block.key_begin, end; k0 < block.key_end; k0 = end) {
+      end = tile_end(k0, block.key_end);
+      load_keys(span, k0, end - k0);
+      score_tile(span, block, k0, end, 0);
       add_dq(block, 0);
     }
     store_dq(span, block);
@@ -70,10 +73,11 @@ class Backward {
     load_keys(span, k0, n);
     for (std::int64_t b = 0; b * g_.queries < span.q_count; ++b) {
       const Block block(g_, span, b);
-      if (block.key_end <= k0) continue;
+      const std::int64_t begin = std::max(k0, block.key_begin), end = std::min(k0 + n, block.key_end);
+      if (begin >= end) continue;
       load_block(span, block);
-      score_tile(span, block, k0, 0);
-      add_dkv(block, 0);
+      score_tile(span, block, begin, end, begin - k0);
+      add_dkv(block, begin - k0);
     }
     store_keys(span, k0, n);
   }
@@ -95,9 +99,12 @@ class Backward {
     std::fill_n(delta_, columns, A(0));
     for (std::int64_t d = 0; d < hd; ++d)
       for (std::int64_t c = 0; c < columns; ++c) delta_[c] += do_t_[d * columns + c] * q_t_[d * columns + c];
-    copy_block<T>(q_, in_.q, g_, span, block, static_cast<A>(in_.options.scale * log2_e));
+    copy_block<T>(q_, in_.q, g_, span, block, changes_.factor());
+    changes_.scale_queries(q_, span, block);
+    changes_.begin(span, block);
     transpose(q_t_, columns, q_, hd, columns, hd);
-    for (std::int64_t c = 0; c < columns * hd; ++c) q_[c] *= static_cast<A>(ln_2);
+    const A back = changes_.factor_back();
+    for (std::int64_t c = 0; c < columns * hd; ++c) q_[c] *= back;
     // +inf makes the weights of padding 0.
     std::fill_n(lse_, columns, std::numeric_limits<A>::infinity());
     for (std::int64_t i = 0; i < block.count; ++i) {
@@ -107,18 +114,21 @@ class Backward {
     std::fill_n(dq_, columns * hd, A(0));
   }
 
-  /// P and dS of the tile of keys from k0; its rows of K and V are at row `at` of what is loaded.
-  void score_tile(const Span& span, const Block& block, std::int64_t k0, std::int64_t at) {
+  /// P and dS of the tile of keys [k0, end); its rows of K and V are at row `at` of what is loaded.
+  void score_tile(const Span& span, const Block& block, std::int64_t k0, std::int64_t end, std::int64_t at) {
     const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
-    n_ = std::min(key_tile, block.key_end - k0);
+    n_ = end - k0;
     tile_gemm<A, false>(n_, columns, hd, k_ + at * hd, hd, q_t_, columns, p_, columns, false);
     tile_gemm<A, false>(n_, columns, hd, v_ + at * hd, hd, do_t_, columns, ds_, columns, false);
     for (std::int64_t j = 0; j < n_; ++j) {
       A* __restrict p = p_ + j * columns;
       A* __restrict ds = ds_ + j * columns;
+      if (changes_.any()) changes_.apply(p, passed_, columns, k0 + j);
       for (std::int64_t c = 0; c < columns; ++c) p[c] = exp2_tile(p[c] - lse_[c]);
-      std::fill_n(p, hidden_columns(g_, span, block, k0 + j), A(0));
+      hide(p, g_, span, block, k0 + j, A(0));
       for (std::int64_t c = 0; c < columns; ++c) ds[c] = p[c] * (ds[c] - delta_[c]);
+      if (changes_.capped())
+        for (std::int64_t c = 0; c < columns; ++c) ds[c] *= passed_[c];
     }
   }
 
@@ -136,9 +146,11 @@ class Backward {
   void store_dq(const Span& span, const Block& block) {
     if (!out_.dq) return;
     const std::int64_t channels = g_.group * g_.head_dim;
-    for (std::int64_t i = 0; i < block.count; ++i)
-      store_row<T>(out_.dq, span.q_begin + block.first + i, span.kv_head * channels, dq_ + i * channels,
-                   channels, static_cast<A>(in_.options.scale), how_);
+    for (std::int64_t i = 0; i < block.count; ++i) {
+      const std::int64_t row = span.q_begin + block.first + i;
+      store_row<T>(out_.dq, row, span.kv_head * channels, dq_ + i * channels, channels,
+                   static_cast<A>(in_.options.scale) * changes_.query_scale(row), how_);
+    }
   }
 
   void store_keys(const Span& span, std::int64_t first, std::int64_t count) {
@@ -156,8 +168,9 @@ class Backward {
   const AttentionInputs& in_;
   const Geometry& g_;
   Into how_;
+  ScoreChanges<A> changes_;
   Tensor scratch_;
-  A *q_, *q_t_, *do_, *do_t_, *dq_, *p_, *ds_, *k_, *v_, *dk_, *dv_, *lse_, *delta_;
+  A *q_, *q_t_, *do_, *do_t_, *dq_, *p_, *ds_, *k_, *v_, *dk_, *dv_, *lse_, *delta_, *passed_;
   std::int64_t n_ = 0;  // keys in the current tile
 };
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <string_view>
 
@@ -28,9 +29,22 @@ double multiply_adds(const AttentionInputs& in) {
   double pairs = 0;
   for (const AttentionPair& pair : in.pairs.list()) {
     const auto q = static_cast<double>(pair.queries.size()), k = static_cast<double>(pair.keys.size());
-    pairs += in.options.causal ? q * (k - q) + q * (q + 1) / 2 : q * k;
+    // The first `rising` queries see one key more each, up to those of the window; k >= q.
+    const double most = in.options.window > 0 ? std::min(k, static_cast<double>(in.options.window)) : k,
+                 rising = std::clamp(most - (k - q), 0.0, q);
+    pairs += in.options.causal ? rising * (k - q) + rising * (rising + 1) / 2 + (q - rising) * most : q * k;
   }
   return pairs * static_cast<double>(in.options.heads * in.options.head_dim);
+}
+
+/// Bytes of the rows of k and v that some query sees.
+double bytes_of_keys(const AttentionInputs& in) {
+  double rows = 0;
+  for (const AttentionPair& pair : in.pairs.list()) {
+    const std::int64_t before = in.options.window > 0 ? pair.distance - in.options.window + 1 : 0;
+    rows += static_cast<double>(pair.keys.size() - std::clamp<std::int64_t>(before, 0, pair.keys.size()));
+  }
+  return 2 * rows * static_cast<double>(in.k.cols() * size_of(in.k.dtype()));
 }
 
 std::shared_ptr<Work> prepare(const AttentionOptions& options, const Sequences& q_seqs,
@@ -74,6 +88,7 @@ constexpr Variant plain{
 /// Inputs, results and gradients on the CPU, where every variant has kernels.
 AttentionInputs on_cpu(AttentionInputs in) {
   for (Tensor* t : {&in.q, &in.k, &in.v}) *t = t->to(Device::cpu);
+  if (in.options.slopes) in.options.slopes = in.options.slopes.to(Device::cpu);
   in.pairs = {in.pairs.list(), Device::cpu};
   return in;
 }
@@ -96,19 +111,21 @@ void add_cases(std::vector<BenchCase>& list, const AttentionOptions& options, co
                const Sequences& kv_seqs, const BenchOptions& o, bool train, Variant variant = tiled) {
   const auto w = prepare(options, q_seqs, kv_seqs, o);
   const double product = 2 * multiply_adds(w->in);
-  const BenchShape shape{{"sequences", q_seqs.count()},  {"queries", q_seqs.longest()},
-                         {"keys", kv_seqs.longest()},    {"heads", options.heads},
-                         {"kv_heads", options.kv_heads}, {"head_dim", options.head_dim}};
+  BenchShape shape{{"sequences", q_seqs.count()},  {"queries", q_seqs.longest()},
+                   {"keys", kv_seqs.longest()},    {"heads", options.heads},
+                   {"kv_heads", options.kv_heads}, {"head_dim", options.head_dim}};
+  if (options.window > 0) shape.push_back({"window", options.window});
   const Variant other = std::string_view(variant.name) == plain.name ? tiled : plain;
+  const char* const extras = options.softcap > 0 ? ", softcap and slopes" : "";
   // q, k, v in, o and lse out; scores and o are a product each.
-  const double forward_bytes = bytes_of(w->in.q, w->in.k, w->in.v, w->out.o, w->out.lse);
-  list.push_back({cat(variant.name, " forward"), shape, forward_bytes, 2 * product,
+  const double forward_bytes = bytes_of(w->in.q, w->out.o, w->out.lse) + bytes_of_keys(w->in);
+  list.push_back({cat(variant.name, " forward", extras), shape, forward_bytes, 2 * product,
                   [=] { variant.forward(w->out, w->in, Into::set); },
                   [=] { return verify_forward(*w, other); }});
   if (!train) return;
   // All of that and do in, dq, dk, dv out; scores again, dp, dq, dk, dv.
   const double backward_bytes = forward_bytes + bytes_of(w->d_o, w->grads.dq, w->grads.dk, w->grads.dv);
-  list.push_back({cat(variant.name, " backward"), shape, backward_bytes, 5 * product,
+  list.push_back({cat(variant.name, " backward", extras), shape, backward_bytes, 5 * product,
                   [=] { variant.backward(w->grads, w->d_o, w->out, w->in, Into::set); },
                   [=] { return verify_backward(*w, other); }});
 }
@@ -128,6 +145,14 @@ const RegisterBench registration("attention", [](const BenchOptions& o) {
   if (!o.device.is_cuda()) add_cases(list, options, four, four, o, true, plain);
   add_cases(list, options, one, one, o, true);
   add_cases(list, options, Sequences::uniform(4, 1), four, o, false);
+  AttentionOptions window = options;
+  window.window = length / 4;
+  add_cases(list, window, one, one, o, true);
+  add_cases(list, window, Sequences::uniform(4, 1), four, o, false);
+  AttentionOptions changed = options;
+  changed.softcap = 20;
+  changed.slopes = normal({options.heads}, DType::f32, "slopes", 0.1, 0.01).to(o.device);
+  add_cases(list, changed, one, one, o, true);
   return list;
 });
 

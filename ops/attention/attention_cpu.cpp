@@ -18,6 +18,7 @@ class Forward {
         in_(in),
         g_(g),
         how_(how),
+        changes_(in, g),
         scratch_(Tensor::empty({scratch_size(g)}, dtype_of<A>(), Device::cpu)) {
     A* at = scratch_.data<A>();
     const auto take = [&at](std::int64_t n) { return std::exchange(at, at + n); };
@@ -36,15 +37,20 @@ class Forward {
   void operator()(const Span& span, const Block& block) {
     const std::int64_t columns = block.padded_columns, hd = g_.head_dim;
     // In powers of two: e^(scale s) = 2^(scale log2(e) s).
-    copy_block<T>(rows_, in_.q, g_, span, block, static_cast<A>(in_.options.scale * log2_e));
+    copy_block<T>(rows_, in_.q, g_, span, block, changes_.factor());
+    changes_.scale_queries(rows_, span, block);
+    changes_.begin(span, block);
     transpose(q_t_, columns, rows_, hd, columns, hd);
     start(span, block);
-    for (std::int64_t k0 = 0; k0 < block.key_end; k0 += key_tile) {
-      const std::int64_t n = std::min(key_tile, block.key_end - k0);
+    for (std::int64_t k0 = block.key_begin, end; k0 < block.key_end; k0 = end) {
+      end = tile_end(k0, block.key_end);
+      const std::int64_t n = end - k0;
       copy_keys<T>(keys_, in_.k, g_, span, k0, n);
       tile_gemm<A, false>(n, columns, hd, keys_, hd, q_t_, columns, scores_, columns, false);
+      if (changes_.any())
+        for (std::int64_t j = 0; j < n; ++j) changes_.apply(scores_ + j * columns, shift_, columns, k0 + j);
       for (std::int64_t j = 0; j < n; ++j)
-        std::fill_n(scores_ + j * columns, hidden_columns(g_, span, block, k0 + j), minus_infinity);
+        hide(scores_ + j * columns, g_, span, block, k0 + j, minus_infinity);
       softmax_tile(columns, n);
       copy_keys<T>(keys_, in_.v, g_, span, k0, n);
       tile_gemm<A, true>(hd, columns, n, keys_, hd, scores_, columns, o_t_, columns, true);
@@ -144,6 +150,7 @@ class Forward {
   const AttentionInputs& in_;
   const Geometry& g_;
   Into how_;
+  ScoreChanges<A> changes_;
   Tensor scratch_;
   A *rows_, *q_t_, *o_t_, *scores_, *keys_, *most_, *total_, *factor_, *shift_;
 };

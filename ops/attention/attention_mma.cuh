@@ -218,21 +218,86 @@ struct QueryBlock {
 /// Keys that the rows of a tile of queries see, from some key on.
 struct KeysSeen {
   bool causal;
-  int by_first, by_some;
+  int by_first, by_some;  // by_some: of those that there are
+  int distance;           // from that key to the first query
   __device__ KeysSeen(const Problem& p, const Span& span, const QueryTile& queries)
-      : causal(p.causal),
-        by_first(static_cast<int>(causal ? queries.first_query + 1 + span.k_count() - span.q_count()
-                                         : span.k_count())),
-        by_some(by(queries, queries.count - 1)) {}
+      : causal(p.causal), distance(static_cast<int>(queries.first_query + span.distance)) {
+    by_first = causal ? distance + 1 : static_cast<int>(span.k_count());
+    by_some = min(by(queries, queries.count - 1), static_cast<int>(span.k_count()));
+  }
   __device__ void skip(int keys) {
     by_first -= keys;
     by_some -= keys;
+    distance -= keys;
   }
-  /// Not above 0: none.
+  /// Not above 0: none. There may be fewer keys.
   __device__ int by(const QueryTile& queries, int row) const {
     return causal ? by_first + queries.query_of(row) : by_first;
   }
+  /// Skips the keys before the windows of all rows, and returns how many they are.
+  __device__ int skip_to_window(const Problem& p) {
+    const int keys = p.window > 0 && by_first > p.window ? by_first - p.window : 0;
+    skip(keys);
+    return keys;
+  }
+  /// Whether some row does not see all of the next `keys` keys.
+  template <bool extras>
+  __device__ bool some_hidden(const Problem& p, const QueryTile& queries, int keys) const {
+    if (by_first < keys || by_some < keys) return true;
+    return extras && p.window > 0 && by(queries, queries.count - 1) > p.window;
+  }
 };
+
+/// Puts `instead` in place of what belongs to keys beyond the window of a row.
+template <int m, int n>
+__device__ void hide_before(FragmentC (&products)[m][n], const KeysSeen& seen, const QueryTile& queries,
+                            int window, float instead, const Lane& at) {
+#pragma unroll
+  for (int i = 0; i < 2 * m; ++i) {
+    const int begin = seen.by(queries, anew(at.row(i))) - window - at.column;
+#pragma unroll
+    for (int j = 0; j < n; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (8 * j + e < begin) element(products, i, j, e) = instead;
+  }
+}
+
+/// tanh x within 2^-21.
+__device__ inline float tanh_of(float x) { return 1 - __fdividef(2, 1 + exp2_of(x * (2 * log2_e))); }
+
+/// Calls fn(capped) with a constant: whether there is softcap. Loops over scores then have no branch.
+template <class Fn>
+__device__ void visit_capped(const Problem& p, Fn&& fn) {
+  if (p.softcap > 0)
+    fn(std::true_type());
+  else
+    fn(std::false_type());
+}
+
+/// Turns products into scores in powers of two (`extras`), and these into fn(score, i, passed), where
+/// `passed` is 1 - tanh^2 or 1. distance_of(i): from the first key of the tile to row(i) of the thread.
+template <int m, int n, class DistanceOf, class Fn>
+__device__ void change_scores(FragmentC (&products)[m][n], const RowScores (&rows)[2 * m], const Problem& p,
+                              const Lane& at, DistanceOf&& distance_of, Fn&& fn) {
+  visit_capped(p, [&](auto capped) {
+#pragma unroll
+    for (int i = 0; i < 2 * m; ++i) {
+      const float distance = static_cast<float>(distance_of(i) - at.column);
+#pragma unroll
+      for (int j = 0; j < n; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = element(products, i, j, e);
+          float passed;
+          const float score = rows[i].score(
+              p, x, distance - static_cast<float>(8 * j + e), decltype(capped)::value,
+              [](float s) { return tanh_of(s); }, passed);
+          x = fn(score, i, passed);
+        }
+    }
+  });
+}
 
 /// Puts `instead` in place of what belongs to keys that a row does not see.
 template <int m, int n>
@@ -240,7 +305,7 @@ __device__ void hide(FragmentC (&products)[m][n], const KeysSeen& seen, const Qu
                      float instead, const Lane& at) {
 #pragma unroll
   for (int i = 0; i < 2 * m; ++i) {
-    const int end = seen.by(queries, anew(at.row(i))) - at.column;
+    const int end = min(seen.by(queries, anew(at.row(i))), seen.by_some) - at.column;
 #pragma unroll
     for (int j = 0; j < n; ++j)
 #pragma unroll
@@ -249,21 +314,23 @@ __device__ void hide(FragmentC (&products)[m][n], const KeysSeen& seen, const Qu
   }
 }
 
-/// Calls fn(std::integral_constant<int, width>()) for the least width that holds a head. False: none does, or
-/// heads are so small that the general kernels are no slower.
+/// Calls fn(std::integral_constant<int, width>(), std::bool_constant<extras>()) for the least width that
+/// holds a head. False: none does, or heads are so small that the general kernels are no slower.
 template <class Fn>
-bool visit_width(const Problem& p, Fn&& fn) {
+bool visit_kernel(const Problem& p, Fn&& fn) {
   if (p.head_dim < 64 || p.head_dim > 256 || p.head_dim % 16 != 0) return false;
-  if (p.head_dim <= 64)
-    fn(std::integral_constant<int, 64>());
-  else if (p.head_dim <= 96)
-    fn(std::integral_constant<int, 96>());
-  else if (p.head_dim <= 128)
-    fn(std::integral_constant<int, 128>());
-  else if (p.head_dim <= 192)
-    fn(std::integral_constant<int, 192>());
-  else
-    fn(std::integral_constant<int, 256>());
+  visit_extras(p, [&](auto extras) {
+    if (p.head_dim <= 64)
+      fn(std::integral_constant<int, 64>(), extras);
+    else if (p.head_dim <= 96)
+      fn(std::integral_constant<int, 96>(), extras);
+    else if (p.head_dim <= 128)
+      fn(std::integral_constant<int, 128>(), extras);
+    else if (p.head_dim <= 192)
+      fn(std::integral_constant<int, 192>(), extras);
+    else
+      fn(std::integral_constant<int, 256>(), extras);
+  });
   return true;
 }
 

@@ -14,7 +14,7 @@ struct QueryGradientTiles {
   static constexpr int bytes = SharedTile<width>::bytes(2 * rows + 4 * keys);
 };
 
-template <int width>
+template <int width, bool extras>
 __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Backward<bf16_t> t) {
   using Tiles = QueryGradientTiles<width>;
   constexpr int rows = Tiles::rows, keys = Tiles::keys, m = fragments<width>;
@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Back
   if (block.index < 0) return;
   KeysSeen seen(p, block.span, block.queries);  // from first_key on
   std::int64_t first_key = block.span.k_begin;
+  if constexpr (extras) first_key += seen.skip_to_window(p);
   const bool active = at.warp_row < block.queries.count;
   const auto copy_keys = [&](int stage, int ahead) {
     const int count = seen.by_some - ahead < keys ? seen.by_some - ahead : keys;
@@ -55,6 +56,11 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Back
       delta[i] = *block.rows_in(t.delta, 1)(r);
     }
 
+  RowScores rows_of_thread[extras ? 2 * m : 1];
+  if constexpr (extras)
+#pragma unroll
+    for (int i = 0; i < 2 * m; ++i)
+      rows_of_thread[i] = RowScores(p, block.span, block.queries, static_cast<int>(blockIdx.y), at.row(i));
   FragmentC dq[m][width / 8];
   int stage = 0;
   for (; seen.by_some > 0; first_key += keys, seen.skip(keys), stage ^= 1) {
@@ -65,15 +71,22 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Back
     if (!active) continue;
     FragmentC s[m][keys / 8], ds[m][keys / 8];
     multiply(s, q_tile, k_tile(stage), at);
+    if constexpr (extras)
+      // P times what the gradient of softcap takes.
+      change_scores(
+          s, rows_of_thread, p, at,
+          [&](int i) { return seen.distance + block.queries.query_of(anew(at.row(i))); },
+          [&](float score, int i, float passed) { return exp2_of(score - lse[i]) * passed; });
+    else
 #pragma unroll
-    for (int i = 0; i < 2 * m; ++i)
+      for (int i = 0; i < 2 * m; ++i)
 #pragma unroll
-      for (int j = 0; j < keys / 8; ++j)
+        for (int j = 0; j < keys / 8; ++j)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& weight = element(s, i, j, e);
-          weight = exp2_of(fmaf(weight, p.scale * log2_e, -lse[i]));
-        }
+          for (int e = 0; e < 2; ++e) {
+            float& weight = element(s, i, j, e);
+            weight = exp2_of(fmaf(weight, p.scale * log2_e, -lse[i]));
+          }
     multiply(ds, d_o_tile, v_tile(stage), at);
 #pragma unroll
     for (int i = 0; i < 2 * m; ++i)
@@ -84,7 +97,10 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Back
           float& change = element(ds, i, j, e);
           change = element(s, i, j, e) * (change - delta[i]);
         }
-    if (seen.by_first < keys) hide(ds, seen, block.queries, 0, at);
+    if (seen.some_hidden<extras>(p, block.queries, keys)) {
+      hide(ds, seen, block.queries, 0, at);
+      if (extras && p.window > 0) hide_before(ds, seen, block.queries, p.window, 0, at);
+    }
     add_weighted<width>(dq, ds, k_tile(stage), at);
   }
   copy_async_wait<0>();
@@ -93,7 +109,7 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Back
 
   float scale[2 * m];
 #pragma unroll
-  for (float& x : scale) x = p.scale;
+  for (int i = 0; i < 2 * m; ++i) scale[i] = extras ? p.scale * rows_of_thread[i].query_scale : p.scale;
   const QueryBlock<rows> place(p);
   store<width>(
       dq, q_tile, t.dq, [&](const auto& to) { return place.rows_in(to, p.head_dim); }, scale, p.head_dim,
@@ -118,6 +134,12 @@ template <int queries>
 struct QueryValues {
   float lse[queries], delta[queries];
   int seen[queries];  // keys of the block, not above 0: none; 0 beyond the last query
+};
+/// And with `extras`. `distance`: from the first key of the block to the query.
+template <int queries>
+struct QueryExtras {
+  RowScores scores[queries];
+  int distance[queries];
 };
 
 /// Each block of keys is done by `parts` blocks, which deal the tiles of queries among them, so that there
@@ -155,7 +177,7 @@ struct KeyBlock {
   }
 };
 
-template <int width>
+template <int width, bool extras>
 __global__ void __launch_bounds__(threads, 2)
     attention_dkv_mma_kernel(const Backward<bf16_t> t, const KeyGradients to) {
   using Tiles = KeyGradientTiles<width>;
@@ -174,6 +196,7 @@ __global__ void __launch_bounds__(threads, 2)
                         pair * Tiles::fragments_of_pair * warp_threads + at.lane;  // of the thread
   auto* const values =
       reinterpret_cast<QueryValues<columns>*>(shared + Tiles::tile_bytes + Tiles::weight_bytes);  // [stages]
+  auto* const value_extras = reinterpret_cast<QueryExtras<columns>*>(values + 2);                 // [stages]
 
   const Problem& p = t.problem;
   const KeyBlock<keys> block(p, to.parts);
@@ -185,15 +208,19 @@ __global__ void __launch_bounds__(threads, 2)
   // The first query that sees the first of the keys, and tiles from its own to the last: the part's are every
   // parts-th, from the last one on. Blocks that run at the same time then read the same tiles, which come
   // from L2.
-  const std::int64_t diagonal = block.first_key - (block.span.k_count() - block.span.q_count());
+  const std::int64_t diagonal = block.first_key - block.span.distance;
+  const std::int64_t row_end =
+      extras ? p.query_end(block.span, block.first_key + block.count) * p.group : p.columns_of(block.span);
   const std::int64_t first_tile = p.causal && diagonal > 0 ? diagonal * p.group / columns : 0,
-                     tiles = (p.columns_of(block.span) + columns - 1) / columns - block.part;
+                     tiles = (row_end + columns - 1) / columns - block.part;
   int left = tiles > first_tile ? static_cast<int>((tiles - first_tile + to.parts - 1) / to.parts) : 0;
   QueryTile queries(p, block.span, left > 0 ? (tiles - 1) * columns : 0, columns);
+  if constexpr (extras) queries.cut(left > 0 ? row_end - (tiles - 1) * columns : 0, columns);
   const int step = to.parts * columns, step_queries = step / p.group, step_heads = step % p.group;
 
   float own_lse = 0, own_delta = 0;
-  int own_seen = 0;
+  int own_seen = 0, own_distance = 0;
+  RowScores own_scores;
   bool next_hidden = false, some_hidden;  // whether there are keys that a query of the tile does not see
   const auto keys_seen = [&](int r) {
     if (!p.causal) return block.count;
@@ -215,8 +242,16 @@ __global__ void __launch_bounds__(threads, 2)
       own_lse = *rows_in(t.lse, 1)(thread) * log2_e;
       own_delta = *rows_in(t.delta, 1)(thread);
       own_seen = keys_seen(thread);
+      if constexpr (extras) {
+        own_distance = static_cast<int>(queries.first_query - diagonal) + queries.query_of(thread);
+        own_scores = RowScores(p, block.span, queries, block.kv_head, thread);
+      }
     }
     next_hidden = queries.count < columns || keys_seen(0) < block.count;
+    if constexpr (extras)
+      next_hidden = next_hidden || (p.window > 0 && static_cast<int>(queries.first_query - diagonal) +
+                                                            queries.query_of(queries.count - 1) >=
+                                                        p.window);
     queries.retreat(step_queries, step_heads);
     queries.count = columns;
   };
@@ -225,6 +260,10 @@ __global__ void __launch_bounds__(threads, 2)
     values[stage].lse[thread] = own_lse;
     values[stage].delta[thread] = own_delta;
     values[stage].seen[thread] = own_seen;
+    if constexpr (extras) {
+      value_extras[stage].distance[thread] = own_distance;
+      value_extras[stage].scores[thread] = own_scores;
+    }
   };
   if (left > 0) {
     copy_queries(0);
@@ -249,23 +288,52 @@ __global__ void __launch_bounds__(threads, 2)
 #pragma unroll
           for (int i = 0; i < 2 * m; ++i) fn(element(s, i, j, e), i, 8 * j + at.column + e);
     };
+    const auto hidden = [&](int i, int c) {
+      if (extras && p.window > 0 && at.row(i) <= value_extras[stage].distance[c] - p.window) return true;
+      return at.row(i) >= values[stage].seen[c];
+    };
     const auto hide = [&] {
       if (some_hidden)
         for_each_element([&](float& x, int i, int c) {
-          if (at.row(i) >= values[stage].seen[c]) x = 0;
+          if (hidden(i, c)) x = 0;
         });
     };
     if (active && of_dv) {
-      for_each_element(
-          [&](float& x, int, int c) { x = exp2_of(fmaf(x, p.scale * log2_e, -values[stage].lse[c])); });
-      hide();
+      if constexpr (extras) {
+        // The other warp gets P times what the gradients of softcap and query_scale take.
+        visit_capped(p, [&](auto capped) {
 #pragma unroll
-      for (int f = 0; f < m; ++f)
+          for (int j = 0; j < columns / 8; ++j)
 #pragma unroll
-        for (int j = 0; j < columns / 8; ++j) {
-          const float(&v)[4] = s[f][j].v;
-          weights[(f * columns / 8 + j) * warp_threads] = make_float4(v[0], v[1], v[2], v[3]);
-        }
+            for (int f = 0; f < m; ++f) {
+              float w[4];
+#pragma unroll
+              for (int n = 0; n < 4; ++n) {
+                const int i = 2 * f + n / 2, c = 8 * j + at.column + n % 2;
+                const RowScores scores = value_extras[stage].scores[c];
+                float& x = s[f][j].v[n];
+                float passed;
+                const float score = scores.score(
+                    p, x, static_cast<float>(value_extras[stage].distance[c] - at.row(i)),
+                    decltype(capped)::value, [](float y) { return tanh_of(y); }, passed);
+                x = some_hidden && hidden(i, c) ? 0 : exp2_of(score - values[stage].lse[c]);
+                w[n] = x * passed * scores.query_scale;
+              }
+              weights[(f * columns / 8 + j) * warp_threads] = make_float4(w[0], w[1], w[2], w[3]);
+            }
+        });
+      } else {
+        for_each_element(
+            [&](float& x, int, int c) { x = exp2_of(fmaf(x, p.scale * log2_e, -values[stage].lse[c])); });
+        hide();
+#pragma unroll
+        for (int f = 0; f < m; ++f)
+#pragma unroll
+          for (int j = 0; j < columns / 8; ++j) {
+            const float(&v)[4] = s[f][j].v;
+            weights[(f * columns / 8 + j) * warp_threads] = make_float4(v[0], v[1], v[2], v[3]);
+          }
+      }
     }
     __syncthreads();  // the weights are there
     if (active && !of_dv) {
@@ -349,19 +417,20 @@ __global__ void __launch_bounds__(threads)
 /// A number that depends on the model alone: bits of dk and dv do not depend on what else is in a batch.
 int parts_of(const Problem& p) { return p.kv_heads >= 8 ? 1 : 8 / p.kv_heads; }
 
-template <int width>
+template <int width, bool extras>
 void launch_dkv(const Backward<bf16_t>& t, Device device) {
   using Tiles = KeyGradientTiles<width>;
-  constexpr int bytes =
-      Tiles::tile_bytes + Tiles::weight_bytes + 2 * static_cast<int>(sizeof(QueryValues<Tiles::queries>));
+  constexpr int value_bytes = static_cast<int>(sizeof(QueryValues<Tiles::queries>) +
+                                               (extras ? sizeof(QueryExtras<Tiles::queries>) : 0));
+  constexpr int bytes = Tiles::tile_bytes + Tiles::weight_bytes + 2 * value_bytes;
   static_assert(bytes <= 99 * 1024);
   const Problem& p = t.problem;
   const int parts = parts_of(p);
   const auto run = [&](const KeyGradients& to) {
     const std::int64_t blocks =
         std::int64_t{most_tiles(p.k_rows, p.pair_count, Tiles::keys)} * p.kv_heads * parts;
-    launch_shared("attention dk dv", attention_dkv_mma_kernel<width>, blocks_for(blocks, 1), threads, bytes,
-                  t, to);
+    launch_shared("attention dk dv", attention_dkv_mma_kernel<width, extras>, blocks_for(blocks, 1), threads,
+                  bytes, t, to);
   };
   if (parts == 1) return run({t.dk, t.dv, t.add, 1, 0});
   const auto scratch = [&](const Sums<bf16_t>& wanted) {
@@ -379,12 +448,12 @@ void launch_dkv(const Backward<bf16_t>& t, Device device) {
 }  // namespace
 
 bool backward_by_mma(const Backward<bf16_t>& t, Device device) {
-  return t.aligned && visit_width(t.problem, [&](auto width) {
+  return t.aligned && visit_kernel(t.problem, [&](auto width, auto extras) {
            using Tiles = QueryGradientTiles<width>;
            if (t.dq)
-             launch_shared("attention dq", attention_dq_mma_kernel<width>,
+             launch_shared("attention dq", attention_dq_mma_kernel<width, extras>,
                            grid_of_queries(t.problem, Tiles::rows), threads, Tiles::bytes, t);
-           if (t.dk || t.dv) launch_dkv<width>(t, device);
+           if (t.dk || t.dv) launch_dkv<width, extras>(t, device);
          });
 }
 

@@ -37,7 +37,7 @@ __device__ void softmax(FragmentC (&s)[m][n], float (&most)[2 * m], float (&tota
   }
 }
 
-template <int width>
+template <int width, bool extras>
 __global__ void __launch_bounds__(threads, 2) attention_forward_mma_kernel(const Forward<bf16_t> t) {
   using Tiles = ForwardTiles<width>;
   constexpr int rows = Tiles::rows, keys = Tiles::keys, m = fragments<width>;
@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_mma_kernel(const
   if (block.index < 0) return;
   KeysSeen seen(p, block.span, block.queries);  // from first_key on
   std::int64_t first_key = block.span.k_begin;
+  if constexpr (extras) first_key += seen.skip_to_window(p);
 
   const auto copy_keys = [&](const SharedTile<width>& to, const Rows<bf16_t>& from, int ahead) {
     const int count = seen.by_some - ahead < keys ? seen.by_some - ahead : keys;
@@ -83,6 +84,11 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_mma_kernel(const
       load(block.rows_in(t.o.rounded, p.head_dim));
   }
 
+  RowScores rows_of_thread[extras ? 2 * m : 1];
+  if constexpr (extras)
+#pragma unroll
+    for (int i = 0; i < 2 * m; ++i)
+      rows_of_thread[i] = RowScores(p, block.span, block.queries, static_cast<int>(blockIdx.y), at.row(i));
   for (; seen.by_some > 0; first_key += keys, seen.skip(keys)) {
     copy_async_wait<0>();
     __syncthreads();  // K is there, and nobody reads V any more
@@ -90,8 +96,16 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_mma_kernel(const
     copy_async_commit();
     FragmentC s[m][keys / 8];
     multiply(s, q_tile, k_tile, at);
-    if (seen.by_first < keys) hide(s, seen, block.queries, -infinity, at);
-    softmax(s, most, total, factor, p.scale * log2_e);
+    if constexpr (extras)
+      change_scores(
+          s, rows_of_thread, p, at,
+          [&](int i) { return seen.distance + block.queries.query_of(anew(at.row(i))); },
+          [](float score, int, float) { return score; });
+    if (seen.some_hidden<extras>(p, block.queries, keys)) {
+      hide(s, seen, block.queries, -infinity, at);
+      if (extras && p.window > 0) hide_before(s, seen, block.queries, p.window, -infinity, at);
+    }
+    softmax(s, most, total, factor, extras ? 1 : p.scale * log2_e);
 #pragma unroll
     for (int i = 0; i < 2 * m; ++i)
 #pragma unroll
@@ -125,9 +139,9 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_mma_kernel(const
 }  // namespace
 
 bool forward_by_mma(const Forward<bf16_t>& t) {
-  return t.aligned && visit_width(t.problem, [&](auto width) {
+  return t.aligned && visit_kernel(t.problem, [&](auto width, auto extras) {
            using Tiles = ForwardTiles<width>;
-           launch_shared("attention forward", attention_forward_mma_kernel<width>,
+           launch_shared("attention forward", attention_forward_mma_kernel<width, extras>,
                          grid_of_queries(t.problem, Tiles::rows), threads, Tiles::bytes, t);
          });
 }

@@ -31,12 +31,35 @@ struct Plain {
     return sum;
   }
 
-  /// One past the last key row that query row `i` of the pair sees.
-  std::int64_t last_key(const AttentionPair& pair, std::int64_t i) const {
-    if (!options.causal) return pair.keys.end;
-    const std::int64_t seen = i - pair.queries.begin + 1 + pair.keys.size() - pair.queries.size();
-    return pair.keys.begin + std::clamp<std::int64_t>(seen, 0, pair.keys.size());
+  /// The key row where query row `i` of the pair stands: less than that of the first key, or more than that
+  /// of the last one, where it stands at none.
+  static std::int64_t own_key(const AttentionPair& pair, std::int64_t i) {
+    return pair.keys.begin + i - pair.queries.begin + pair.distance;
   }
+  /// The key rows that query row `i` of the pair sees.
+  Range keys_of(const AttentionPair& pair, std::int64_t i) const {
+    if (!options.causal) return pair.keys;
+    const auto inside = [&](std::int64_t j) { return std::clamp(j, pair.keys.begin, pair.keys.end); };
+    const std::int64_t end = own_key(pair, i) + 1;
+    return {options.window > 0 ? inside(end - options.window) : pair.keys.begin, inside(end)};
+  }
+
+  A query_scale(std::int64_t i) const {
+    return options.query_scale ? options.query_scale.data<A>()[i] : A(1);
+  }
+  /// A score from scale q . k: of query row i, which stands at key row `own`, in head h, and key row j.
+  /// `passed`: the derivative of softcap.
+  A changed(A s, std::int64_t i, std::int64_t h, std::int64_t own, std::int64_t j, A& passed) const {
+    s *= query_scale(i);
+    if (options.softcap > 0) {
+      const A cap = static_cast<A>(options.softcap), y = std::tanh(s / cap);
+      passed = 1 - y * y;
+      s = cap * y;
+    }
+    if (options.slopes) s -= static_cast<A>(options.slopes.data<float>()[h]) * static_cast<A>(own - j);
+    return s;
+  }
+  bool changes() const { return options.softcap > 0 || options.slopes || options.query_scale; }
 
   /// Calls fn(pair, kv head) for all, in parallel.
   template <class Fn>
@@ -53,7 +76,7 @@ struct Plain {
       std::vector<A> p, sum(static_cast<std::size_t>(hd));
       for (std::int64_t i = pair.queries.begin; i < pair.queries.end; ++i)
         for (std::int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-          const std::int64_t first = pair.keys.begin, last = last_key(pair, i);
+          const auto [first, last] = keys_of(pair, i);
           A& lse = out.lse.row<A>(i)[h];
           const bool more = how == Into::add && lse != -std::numeric_limits<A>::infinity();
           A most = more ? lse : -std::numeric_limits<A>::infinity();
@@ -61,6 +84,7 @@ struct Plain {
           for (std::int64_t j = first; j < last; ++j) {
             p.push_back(static_cast<A>(options.scale) *
                         dot(in.q.row<T>(i) + h * hd, in.k.row<T>(j) + kv_head * hd));
+            if (A passed; changes()) p.back() = changed(p.back(), i, h, own_key(pair, i), j, passed);
             most = std::max(most, p.back());
           }
           // A result over other keys is the sum over one key with the score lse and the value o.
@@ -93,9 +117,17 @@ struct Plain {
           const T *q = in.q.row<T>(i) + h * hd, *g = d_o.row<T>(i) + h * hd;
           const A delta = dot(g, result.o.row<T>(i) + h * hd), lse = result.lse.row<A>(i)[h];
           std::ranges::fill(dq, A(0));
-          for (std::int64_t j = k0; j < last_key(pair, i); ++j) {
+          const auto [first, last] = keys_of(pair, i);
+          for (std::int64_t j = first; j < last; ++j) {
             const T *k = in.k.row<T>(j) + kv_head * hd, *v = in.v.row<T>(j) + kv_head * hd;
-            const A p = std::exp(scale * dot(q, k) - lse), ds = scale * p * (dot(g, v) - delta);
+            A p, ds;
+            if (A passed = 1; changes()) {
+              p = std::exp(changed(scale * dot(q, k), i, h, own_key(pair, i), j, passed) - lse);
+              ds = scale * query_scale(i) * passed * p * (dot(g, v) - delta);
+            } else {
+              p = std::exp(scale * dot(q, k) - lse);
+              ds = scale * p * (dot(g, v) - delta);
+            }
             A *dk_row = dk.data() + (j - k0) * hd, *dv_row = dv.data() + (j - k0) * hd;
             for (std::int64_t c = 0; c < hd; ++c) {
               dq[static_cast<std::size_t>(c)] += ds * static_cast<A>(k[c]);

@@ -1,5 +1,7 @@
 #pragma once
+#include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "core/cuda/device.cuh"
 #include "core/cuda/pack.cuh"
@@ -26,7 +28,7 @@ __device__ inline int anew(int x) {
 
 /// A pair of ranges of rows (AttentionPair), as the table has it.
 struct Span {
-  std::int64_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
+  std::int64_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0, distance = 0;
   __device__ std::int64_t q_count() const { return q_end - q_begin; }
   __device__ std::int64_t k_count() const { return k_end - k_begin; }
 };
@@ -41,6 +43,11 @@ struct Problem {
   bool causal;
   float scale;
   std::int64_t q_rows, k_rows;  ///< of the tensors
+  // Options that only kernels with `extras` look at; 0 and null: none.
+  int window;
+  float softcap;  ///< times log2(e)
+  float factor;   ///< of products, for scores in powers of two, or for S / c with softcap
+  const float *slopes, *query_scale;
 
   explicit Problem(const AttentionInputs& in)
       : pairs(in.pairs.table() ? reinterpret_cast<const Span*>(data_of<std::int64_t>(in.pairs.table()))
@@ -54,7 +61,16 @@ struct Problem {
         causal(in.options.causal),
         scale(static_cast<float>(in.options.scale)),
         q_rows(in.q.rows()),
-        k_rows(in.k.rows()) {}
+        k_rows(in.k.rows()),
+        window(static_cast<int>(std::min<std::int64_t>(in.options.window, 1 << 30))),
+        softcap(static_cast<float>(in.options.softcap) * log2_e),
+        factor(in.options.softcap > 0 ? static_cast<float>(in.options.scale / in.options.softcap)
+                                      : scale * log2_e),
+        slopes(in.options.slopes ? data_of<float>(in.options.slopes) : nullptr),
+        query_scale(in.options.query_scale ? data_of<float>(in.options.query_scale) : nullptr) {}
+
+  /// Whether the kernels with `extras` have to run.
+  bool has_extras() const { return window > 0 || softcap > 0 || slopes || query_scale; }
 
   __host__ __device__ std::int64_t columns_of(const Span& span) const {
     return (span.q_end - span.q_begin) * group;
@@ -62,10 +78,30 @@ struct Problem {
   /// Keys that query `i` of a pair sees.
   __device__ std::int64_t keys_seen(const Span& span, std::int64_t i) const {
     if (!causal) return span.k_count();
-    const std::int64_t seen = i + 1 + span.k_count() - span.q_count();
+    const std::int64_t seen = i + 1 + span.distance;
     return seen < 0 ? 0 : seen < span.k_count() ? seen : span.k_count();
   }
+  /// The first key that query `i` of a pair sees, in kernels with `extras`.
+  __device__ std::int64_t first_key(const Span& span, std::int64_t i) const {
+    if (window == 0) return 0;
+    const std::int64_t first = i + 1 + span.distance - window;
+    return first < 0 ? 0 : first < span.k_count() ? first : span.k_count();
+  }
+  /// One past the last query of a pair that sees some of the keys before key `k_end`, in kernels with
+  /// `extras`.
+  __device__ std::int64_t query_end(const Span& span, std::int64_t k_end) const {
+    if (window == 0) return span.q_count();
+    const std::int64_t end = k_end - 1 + window - span.distance;
+    return end < 0 ? 0 : end < span.q_count() ? end : span.q_count();
+  }
 };
+
+/// Calls fn(std::bool_constant<extras>()): what kernels without options do not need takes them no register.
+template <class Fn>
+void visit_extras(const Problem& p, Fn&& fn) {
+  if (p.has_extras()) return fn(std::true_type());
+  fn(std::false_type());
+}
 
 /// Blocks of a grid that suffice for the tiles of all pairs, whatever the pairs are.
 inline unsigned most_tiles(std::int64_t rows, int pairs, int tile) {
@@ -94,6 +130,7 @@ __device__ std::int64_t find_tile(const Problem& p, std::int64_t index, TilesOf&
       span.q_end = __shfl_sync(whole_warp, own.q_end, holder);
       span.k_begin = __shfl_sync(whole_warp, own.k_begin, holder);
       span.k_end = __shfl_sync(whole_warp, own.k_end, holder);
+      span.distance = p.pairs[first + holder].distance;
       return index - __shfl_sync(whole_warp, end - tiles, holder);
     }
     index -= __shfl_sync(whole_warp, end, warp_threads - 1);
@@ -138,9 +175,36 @@ struct QueryTile {
   }
   /// From first_query on.
   __device__ int query_of(int r) const { return whole_groups(first_head + r); }
+  /// In the group, of a row of query query_of(r).
+  __device__ int head_of(int r) const { return first_head + r - query_of(r) * group; }
   /// rows / group. The product is exact enough while group * (group + tile) < 2^32.
   __device__ int whole_groups(int rows) const {
     return static_cast<int>(static_cast<unsigned>(rows) * group_reciprocal >> 32);
+  }
+};
+
+/// What a row of a tile of queries makes of its products with keys (`extras`).
+struct RowScores {
+  float query_scale = 0, slope = 0;  ///< slope: times log2(e); 0 beyond the last row
+  __device__ RowScores() = default;
+  __device__ RowScores(const Problem& p, const Span& span, const QueryTile& tile, int kv_head, int r) {
+    if (r >= tile.count) return;
+    query_scale = p.query_scale ? p.query_scale[span.q_begin + tile.first_query + tile.query_of(r)] : 1;
+    slope = p.slopes ? p.slopes[kv_head * tile.group + tile.head_of(r)] * log2_e : 0;
+  }
+  /// The score of a product with a key `distance` before the query, in powers of two. tanh_of(x): with
+  /// softcap, when `capped`. `passed`: 1 - tanh^2, or 1.
+  template <class Tanh>
+  __device__ float score(const Problem& p, float product, float distance, bool capped, Tanh&& tanh_of,
+                         float& passed) const {
+    float s = product * (p.factor * query_scale);
+    passed = 1;
+    if (capped) {
+      const float y = tanh_of(s);
+      passed = fmaf(-y, y, 1);
+      s = y * p.softcap;
+    }
+    return fmaf(-slope, distance, s);
   }
 };
 

@@ -14,8 +14,9 @@
 /// A block is a few consecutive queries with all query heads of one kv head. Each pair of query and head is
 /// one column of the block, query by query, head by head. Scores are formed transposed, [keys, columns]:
 /// softmax then runs along the vector lanes, the heads of a group share every load of K and V, and the
-/// products that form dK and dV sum over the group by themselves. A block reads keys up to the last one that
-/// its last query sees.
+/// products that form dK and dV sum over the group by themselves. A block reads keys from the first one that
+/// its first query sees up to the last one that its last query sees, in tiles that end at multiples of
+/// key_tile.
 namespace nemocube::cpu::attention {
 
 constexpr std::int64_t block_columns = 128, key_tile = 96, column_multiple = 16;
@@ -39,6 +40,20 @@ inline float exp2_tile(float x) {
   return p * std::bit_cast<float>(std::bit_cast<std::uint32_t>(shifted) << 23);
 }
 inline double exp2_tile(double x) { return std::exp2(x); }
+
+/// tanh x: |relative error| < 5e-7. From 1/4 on by e^(-2 |x|), below by the first terms of the series,
+/// because 1 - e^(-2 |x|) cancels there.
+inline float tanh_tile(float x) {
+  const float magnitude = std::abs(x), square = x * x;
+  const float e = exp2_tile(magnitude * -2.8853900818f);
+  float series = 2.1869488536e-2f;
+  series = series * square - 5.3968253968e-2f;
+  series = series * square + 1.3333333333e-1f;
+  series = series * square - 3.3333333333e-1f;
+  series = series * square * x + x;
+  return magnitude < 0.25f ? series : std::copysign((1.0f - e) / (1.0f + e), x);
+}
+inline double tanh_tile(double x) { return std::tanh(x); }
 
 constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.693147180559945309417;
 
@@ -67,13 +82,19 @@ struct Span {
         q_count(pair.queries.size()),
         k_begin(pair.keys.begin),
         k_count(pair.keys.size()),
+        distance(pair.distance),
+        window(in.options.window),
         causal(in.options.causal) {}
-  std::int64_t kv_head, q_begin, q_count, k_begin, k_count;
+  std::int64_t kv_head, q_begin, q_count, k_begin, k_count, distance, window;
   bool causal;
 
   /// Keys that the queries before local row `q_end` see.
   std::int64_t keys_before(std::int64_t q_end) const {
-    return causal ? std::clamp<std::int64_t>(q_end + k_count - q_count, 0, k_count) : k_count;
+    return causal ? std::clamp<std::int64_t>(q_end + distance, 0, k_count) : k_count;
+  }
+  /// The first key that the queries from local row `q` on see.
+  std::int64_t first_key(std::int64_t q) const {
+    return window > 0 ? std::clamp<std::int64_t>(q + distance - window + 1, 0, k_count) : 0;
   }
 };
 
@@ -84,18 +105,95 @@ struct Block {
         count(std::min(g.queries, span.q_count - first)),
         columns(count * g.group),
         padded_columns(pad_columns(columns)),
+        key_begin(span.first_key(first)),
         key_end(span.keys_before(first + count)) {}
   std::int64_t first, count, columns, padded_columns;
-  std::int64_t key_end;  ///< keys seen by any of its queries
+  std::int64_t key_begin, key_end;  ///< keys seen by any of its queries
 };
 
-/// Number of columns of `block` that do not see local key `j`. Earlier queries see fewer keys, so these are
-/// the first columns.
-inline std::int64_t hidden_columns(const Geometry& g, const Span& span, const Block& block, std::int64_t j) {
-  if (!span.causal) return 0;
-  const std::int64_t first_query = j - (span.k_count - span.q_count);
-  return std::clamp<std::int64_t>((first_query - block.first) * g.group, 0, block.columns);
+/// Where the tile of key `k` ends, cut at `key_end`.
+inline std::int64_t tile_end(std::int64_t k, std::int64_t key_end) {
+  return std::min((k / key_tile + 1) * key_tile, key_end);
 }
+
+/// Puts `instead` into the columns of `block` that do not see local key `j`: queries before the key, which
+/// are the first columns, and those beyond its window, which are the last ones.
+template <class A>
+void hide(A* columns, const Geometry& g, const Span& span, const Block& block, std::int64_t j, A instead) {
+  if (!span.causal) return;
+  const auto column_of = [&](std::int64_t query) {
+    return std::clamp<std::int64_t>((query - block.first) * g.group, 0, block.columns);
+  };
+  const std::int64_t first_query = j - span.distance;
+  std::fill_n(columns, column_of(first_query), instead);
+  if (span.window > 0)
+    std::fill(columns + column_of(first_query + span.window), columns + block.columns, instead);
+}
+
+/// What softcap and slopes make of scores. Rows of q are multiplied by factor() and their query_scale before
+/// the products with keys.
+template <class A>
+class ScoreChanges {
+ public:
+  ScoreChanges(const AttentionInputs& in, const Geometry& g)
+      : in_(in),
+        g_(g),
+        cap_(static_cast<A>(in.options.softcap * log2_e)),
+        slopes_(in.options.slopes ? static_cast<std::size_t>(g.padded_columns) : 0),
+        positions_(slopes_.size()) {}
+
+  /// Of q for products that are scores in powers of two, or S / c with softcap.
+  A factor() const {
+    return static_cast<A>(capped() ? in_.options.scale / in_.options.softcap : in_.options.scale * log2_e);
+  }
+  /// From there back to scale q.
+  A factor_back() const { return static_cast<A>(capped() ? in_.options.softcap : ln_2); }
+  A query_scale(std::int64_t row) const {
+    return in_.options.query_scale ? in_.options.query_scale.data<A>()[row] : A(1);
+  }
+  /// Multiplies the rows of a block (copy_block) by the query_scale.
+  void scale_queries(A* rows, const Span& span, const Block& block) const {
+    if (!in_.options.query_scale) return;
+    const std::int64_t channels = g_.group * g_.head_dim;
+    for (std::int64_t i = 0; i < block.count; ++i) {
+      const A s = query_scale(span.q_begin + block.first + i);
+      for (std::int64_t c = 0; c < channels; ++c) rows[i * channels + c] *= s;
+    }
+  }
+
+  bool capped() const { return in_.options.softcap > 0; }
+  bool any() const { return capped() || !slopes_.empty(); }
+  /// The block that tiles belong to from now on.
+  void begin(const Span& span, const Block& block) {
+    if (slopes_.empty()) return;
+    const float* of_heads = in_.options.slopes.template data<float>() + span.kv_head * g_.group;
+    for (std::int64_t i = 0; i < block.count; ++i)
+      for (std::int64_t h = 0; h < g_.group; ++h) {
+        const auto c = static_cast<std::size_t>(i * g_.group + h);
+        slopes_[c] = static_cast<A>(of_heads[h]) * static_cast<A>(log2_e);
+        positions_[c] = static_cast<A>(block.first + i + span.distance);
+      }
+  }
+  /// Turns the products of local key `j` into scores in powers of two; `passed` becomes 1 - tanh^2 where
+  /// there is softcap.
+  void apply(A* __restrict s, A* __restrict passed, std::int64_t columns, std::int64_t j) const {
+    if (capped())
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const A y = tanh_tile(s[c]);
+        passed[c] = 1 - y * y;
+        s[c] = y * cap_;
+      }
+    if (slopes_.empty()) return;
+    const A *slope = slopes_.data(), *position = positions_.data(), key = static_cast<A>(j);
+    for (std::int64_t c = 0; c < columns; ++c) s[c] -= slope[c] * (position[c] - key);
+  }
+
+ private:
+  const AttentionInputs& in_;
+  const Geometry& g_;
+  A cap_;
+  std::vector<A> slopes_, positions_;  // of the columns
+};
 
 /// All items (pair, kv head, block) of a call. The blocks of a span are taken in turn from its start,
 /// where queries see few keys, and from its end, so that any contiguous share of the items is a fair share of

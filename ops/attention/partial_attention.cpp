@@ -16,6 +16,14 @@ enum class AttentionVariant { tiled, plain };
 const Variants<AttentionVariant> attention_variants("attention", {{AttentionVariant::tiled, "tiled"},
                                                                   {AttentionVariant::plain, "plain"}});
 
+/// An optional tensor of one dimension.
+void check_constant(std::string_view what, const Tensor& t, std::int64_t count, DType dtype, Device device) {
+  if (!t.defined()) return;
+  check_shape(what, t, {count});
+  check_dtype(what, t, dtype);
+  require(t.device() == device, what, ": want it on ", device, ", got ", t.device());
+}
+
 void check_inputs(const AttentionInputs& in) {
   const AttentionOptions& o = in.options;
   require(o.heads >= 1 && o.kv_heads >= 1 && o.heads % o.kv_heads == 0,
@@ -23,6 +31,10 @@ void check_inputs(const AttentionInputs& in) {
   require(o.head_dim >= 1, "attention: head_dim: want at least 1, got ", o.head_dim);
   require(std::isfinite(o.scale) && o.scale >= 0, "attention: scale: want a finite value >= 0, got ",
           o.scale);
+  require(o.window >= 0, "attention: window: want at least 0, got ", o.window);
+  require(o.window == 0 || o.causal, "attention: window: want causal attention with a window of ", o.window);
+  require(std::isfinite(o.softcap) && o.softcap >= 0, "attention: softcap: want a finite value >= 0, got ",
+          o.softcap);
   require(in.q.defined() && in.q.ndim() == 2, "attention: q: want 2 dimensions");
   require(in.k.defined() && in.k.ndim() == 2, "attention: k: want 2 dimensions");
   check_shape("attention: q", in.q, {in.q.dim(0), o.heads * o.head_dim});
@@ -31,6 +43,9 @@ void check_inputs(const AttentionInputs& in) {
   require(is_float(in.q.dtype()), "attention: q: want f32, f64 or bf16, got ", in.q.dtype());
   check_dtype("attention: k", in.k, in.q.dtype());
   check_dtype("attention: v", in.v, in.q.dtype());
+  check_constant("attention: slopes", o.slopes, o.heads, DType::f32, in.q.device());
+  check_constant("attention: query_scale", o.query_scale, in.q.dim(0), accumulate_dtype(in.q.dtype()),
+                 in.q.device());
 }
 
 void check_pairs(const AttentionInputs& in) {
@@ -47,17 +62,17 @@ void check_pairs(const AttentionInputs& in) {
 
 AttentionPairs::AttentionPairs(std::vector<AttentionPair> pairs, Device device) : list_(std::move(pairs)) {
   if (list_.empty()) return;
-  const Tensor table = Tensor::empty({std::ssize(list_), 4}, DType::i64, Device::cpu);
+  const Tensor table = Tensor::empty({std::ssize(list_), 5}, DType::i64, Device::cpu);
   for (std::size_t i = 0; i < list_.size(); ++i) {
-    const auto& [queries, keys] = list_[i];
-    std::ranges::copy(std::array{queries.begin, queries.end, keys.begin, keys.end},
+    const auto& [queries, keys, distance] = list_[i];
+    std::ranges::copy(std::array{queries.begin, queries.end, keys.begin, keys.end, distance},
                       table.row<std::int64_t>(static_cast<std::int64_t>(i)));
   }
   table_ = table.to(device);
 }
 
 std::span<const AttentionPair> AttentionPairs::in_table() const {
-  static_assert(sizeof(AttentionPair) == 4 * sizeof(std::int64_t) &&
+  static_assert(sizeof(AttentionPair) == 5 * sizeof(std::int64_t) &&
                 std::is_standard_layout_v<AttentionPair>);
   if (list_.empty()) return {};
   return {reinterpret_cast<const AttentionPair*>(table_.data<std::int64_t>()), list_.size()};

@@ -10,10 +10,13 @@
 /// to compute attention together.
 namespace nemocube {
 
-/// Rows of q, and the rows of k and v that they attend to. With `causal` the queries stand at the last of the
-/// keys: query i of the pair sees key j of the pair when j <= i + (keys - queries).
+/// Rows of q, and the rows of k and v that they attend to: consecutive rows of one sequence. `distance` is
+/// the position of the first query in the sequence minus that of the first key, any number; unless given, the
+/// queries stand at the last of the keys. With d = distance, query i of the pair sees key j of the pair with
+/// `causal` when j <= i + d, and with a window W when j > i + d - W; slopes count i + d - j.
 struct AttentionPair {
   Range queries, keys;
+  std::int64_t distance = keys.size() - queries.size();
 };
 
 /// A list of pairs on the host, and its table on the device of the kernels.
@@ -23,7 +26,8 @@ class AttentionPairs {
   AttentionPairs(std::vector<AttentionPair> pairs, Device device);
 
   const std::vector<AttentionPair>& list() const { return list_; }
-  /// [pairs, 4] i64: begin and end of the queries, begin and end of the keys; undefined without pairs.
+  /// [pairs, 5] i64: begin and end of the queries, begin and end of the keys, distance; undefined without
+  /// pairs.
   const Tensor& table() const { return table_; }
   /// The pairs as the table has them, for kernels of the CPU.
   std::span<const AttentionPair> in_table() const;
@@ -41,7 +45,7 @@ struct AttentionInputs {
   AttentionPairs pairs;
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {
-    for (const Tensor* t : {&q, &k, &v, &pairs.table()}) fn(*t);
+    for (const Tensor* t : {&q, &k, &v, &options.slopes, &options.query_scale, &pairs.table()}) fn(*t);
   }
 };
 /// [T, heads * head_dim] and [T, heads], in the rows of q. o has the dtype of q or its accumulation dtype;

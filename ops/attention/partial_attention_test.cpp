@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "core/kernel.h"
@@ -154,6 +155,100 @@ TEST_CASE("partial attention: queries that have seen no key yet take the next on
       partial_attention(out, w.in, Into::add);
       CHECK_BITS(out.o, w.out.o);
       CHECK_BITS(out.lse, w.out.lse);
+    }
+}
+
+TEST_CASE("partial attention: pairs anywhere in a sequence, by their distances" *
+          doctest::test_suite("cuda")) {
+  // Queries and keys of one sequence, in ranges whose order is not that of the sequence.
+  constexpr std::int64_t length = 200;
+  const std::array ranges{Range{0, 33}, Range{33, 120}, Range{120, 121}, Range{121, length}};
+  for_dtypes(test_devices("attention"), [&](Device device, DType dtype) {
+    const AttentionOptions causal{4, 2, dtype == DType::bf16 ? 64 : 12};
+    AttentionOptions window = causal, everything = causal, both_ways = causal;
+    window.window = 40;
+    everything.window = 70;
+    everything.softcap = both_ways.softcap = 0.9;
+    everything.slopes = both_ways.slopes =
+        Tensor::from(std::vector<float>{0.3F, 0.2F, 0.02F, 0}, {4}).to(device);
+    everything.query_scale = random_tensor({length}, accumulate_dtype(dtype), 5).to(device);
+    both_ways.causal = false;
+    for (const char* variant : variants_on(device))
+      for (const AttentionOptions& options : {causal, window, everything, both_ways}) {
+        // The software GPU takes its time.
+        if (device.is_cuda() && options.window == 40) continue;
+        CAPTURE(variant);
+        CAPTURE(options.window);
+        CAPTURE(options.causal);
+        const KernelChoice choice{{{"attention", variant}}};
+        Context ctx{.kernels = &choice};
+        const Shape q{length, options.heads * options.head_dim},
+            k{length, options.kv_heads * options.head_dim};
+        const auto random = [&](const Shape& shape, std::uint64_t seed) {
+          return random_tensor(shape, dtype, seed).to(device);
+        };
+        AttentionInputs in = attention_inputs(ctx, random(q, 1), random(k, 2), random(k, 3), options);
+        const Tensor d_o = random(q, 4);
+        const DType sums = accumulate_dtype(dtype);
+        const auto results = [&] {
+          return std::pair(AttentionResult{Tensor::empty(q, sums, device),
+                                           Tensor::empty({length, options.heads}, sums, device)},
+                           AttentionGrads{Tensor::zeros(q, sums, device), Tensor::zeros(k, sums, device),
+                                          Tensor::zeros(k, sums, device)});
+        };
+        const auto [want, want_grads] = results();
+        in.pairs = {{{{0, length}, {0, length}}}, device};
+        partial_attention(want, in, Into::set);
+        partial_attention_backward(want_grads, d_o, {want.o.to(dtype), want.lse}, in, Into::add);
+        const auto [got, grads] = results();
+        const auto for_pieces = [&](auto&& call) {
+          for (std::size_t step = 0; step < ranges.size(); ++step) {
+            std::vector<AttentionPair> pairs;
+            for (std::size_t i = 0; i < ranges.size(); ++i) {
+              const Range &of_q = ranges[i], &of_k = ranges[(i + step) % ranges.size()];
+              pairs.push_back({of_q, of_k, of_q.begin - of_k.begin});
+            }
+            in.pairs = {pairs, device};
+            call(step == 0 ? Into::set : Into::add);
+          }
+        };
+        for_pieces([&](Into how) { partial_attention(got, in, how); });
+        for_pieces([&](Into) {
+          partial_attention_backward(grads, d_o, {got.o.to(dtype), got.lse}, in, Into::add);
+        });
+        const double tolerance = dtype == DType::f64 ? 1e-13 : dtype == DType::f32 ? 4e-6 : 0x1p-7;
+        CHECK(relative_error(got.o, want.o) < tolerance);
+        CHECK(relative_error(got.lse, want.lse) < (dtype == DType::f64 ? 1e-13 : 1e-6));
+        CHECK(relative_error(grads.dq, want_grads.dq) < tolerance);
+        CHECK(relative_error(grads.dk, want_grads.dk) < tolerance);
+        CHECK(relative_error(grads.dv, want_grads.dv) < tolerance);
+      }
+  });
+}
+
+TEST_CASE("partial attention: keys that no query sees get a gradient of 0, and with Into::add keep theirs" *
+          doctest::test_suite("cuda")) {
+  for (const Device device : test_devices("attention"))
+    for (const char* variant : variants_on(device)) {
+      Whole w = whole(variant, DType::f32, true, device);
+      w.in.options.window = 5;
+      // Three queries at keys 99 to 101 of 150, and ten beyond the window of any key.
+      w.in.pairs = {{{{0, 3}, {0, 150}, 99}, {{3, 13}, {150, 200}, 60}}, device};
+      partial_attention(w.out, w.in, Into::set);
+      CHECK(all_are(0, w.out.o.narrow(0, 3, 10)));
+      CHECK(all_are(-std::numeric_limits<double>::infinity(), w.out.lse.narrow(0, 3, 10)));
+      for (const Into how : {Into::set, Into::add}) {
+        for (const Tensor& t : {w.grads.dq, w.grads.dk, w.grads.dv}) t.fill(7);
+        partial_attention_backward(w.grads, w.d_o, w.out, w.in, how);
+        const double kept = how == Into::set ? 0 : 7;
+        CHECK(all_are(kept, w.grads.dq.narrow(0, 3, 10)));
+        for (const Tensor& t : {w.grads.dk, w.grads.dv}) {
+          CHECK(all_are(kept, t.narrow(0, 0, 95)));
+          CHECK(all_are(kept, t.narrow(0, 102, 98)));
+          CHECK(all_are(7, t.narrow(0, 200, keys - 200)));
+          CHECK_FALSE(all_are(kept, t.narrow(0, 95, 7)));
+        }
+      }
     }
 }
 

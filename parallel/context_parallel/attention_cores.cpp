@@ -30,12 +30,25 @@ class AttentionGroup {
   Communicator& cp_;
 };
 
+/// Calls compute() with the pairs of each step in `in`.
+template <class Compute>
+void for_each(const std::vector<AttentionStep>& steps, AttentionInputs& in, Compute&& compute) {
+  for (const AttentionStep& step : steps) {
+    in.pairs = step.pairs;
+    in.options.causal = step.causal;
+    compute();
+  }
+}
+
 class Ring final : public AttentionGroup {
  public:
   using AttentionGroup::AttentionGroup;
 
   void forward(const AttentionResult& out, AttentionInputs in, const SequenceCut& cut) const override {
-    walk(in, cut, [&](std::int64_t step) { partial_attention(out, in, step == 0 ? Into::set : Into::add); });
+    Into how = Into::set;
+    walk(in, cut, [&](std::int64_t, const std::vector<AttentionStep>& steps) {
+      for_each(steps, in, [&] { partial_attention(out, in, std::exchange(how, Into::add)); });
+    });
   }
 
   AttentionGrads backward(const Tensor& d_o, const AttentionResult& out, AttentionInputs in,
@@ -51,9 +64,9 @@ class Ring final : public AttentionGroup {
       add_elements(to.dk, to.dk, arriving.dk);
       add_elements(to.dv, to.dv, arriving.dv);
     };
-    walk(in, cut, [&](std::int64_t step) {
+    walk(in, cut, [&](std::int64_t step, const std::vector<AttentionStep>& steps) {
       const AttentionGrads part = step == 0 ? own : AttentionGrads{own.dq, key_sums(), key_sums()};
-      partial_attention_backward(part, d_o, out, in, Into::add);
+      for_each(steps, in, [&] { partial_attention_backward(part, d_o, out, in, Into::add); });
       if (!wants_keys || step == 0) return;
       if (step > 1) add_arrived(part);
       const std::int64_t next = rows[static_cast<std::size_t>(owner(step + 1))];
@@ -74,11 +87,11 @@ class Ring final : public AttentionGroup {
     return cp_.start_exchange({{a, next}, {b, next}}, {{next_a, before}, {next_b, before}});
   }
 
-  /// Calls compute(step) with the keys, values and pairs of each step in `in`, while the next ones arrive.
+  /// Calls compute(step, calls) with the keys and values of each step in `in`, while the next ones arrive.
   template <class Compute>
   void walk(AttentionInputs& in, const SequenceCut& cut, Compute&& compute) const {
     const auto& rows = cut.rows_of_ranks();
-    const bool causal = in.options.causal;
+    const AttentionOptions options = in.options;
     in.k = in.k.as_contiguous();
     in.v = in.v.as_contiguous();
     for (std::int64_t step = 0; step < cp_.size(); ++step) {
@@ -90,10 +103,7 @@ class Ring final : public AttentionGroup {
         v = rows_like(in.v, next, in.v.dtype());
         arriving = pass_on(in.k, in.v, k, v);
       }
-      const AttentionStep& pairs = ring_step(cut, owner(step), causal, in.q.device());
-      in.pairs = pairs.pairs;
-      in.options.causal = pairs.causal;
-      compute(step);
+      compute(step, ring_steps(cut, owner(step), options, in.q.device()));
       arriving.wait();
       in.k = k;
       in.v = v;
@@ -124,10 +134,7 @@ class AllGather final : public AttentionGroup {
  private:
   template <class Compute>
   static void for_steps(AttentionInputs& in, const SequenceCut& cut, Compute&& compute) {
-    for (const AttentionStep& step : steps_over_all_keys(cut, in.options.causal, in.q.device())) {
-      in.pairs = step.pairs;
-      compute();
-    }
+    for_each(steps_over_all_keys(cut, in.options, in.q.device()), in, compute);
   }
 
   /// Elements that each rank has of rows of `columns`.

@@ -7,10 +7,10 @@
 ///
 /// q, k and v are the local rows of each rank (parallel/context_parallel/sequence_cut.h), 0 rows included,
 /// and so is the result; heads may be those of a tensor-parallel part. Formula, dtypes, variants and errors
-/// are those of `attention`. Every rank of the group makes the same calls in the same order and wants the
-/// same gradients; forward and backward passes communicate, and a replay under activation checkpointing does
-/// so again. Kept for backward: the local q, k, v, o and lse. In a group of one rank, both are the operation
-/// itself.
+/// are those of `attention`; query_scale has the local rows, slopes the local heads. Every rank of the group
+/// makes the same calls in the same order and wants the same gradients; forward and backward passes
+/// communicate, and a replay under activation checkpointing does so again. Kept for backward: the local q, k,
+/// v, o and lse. In a group of one rank, both are the operation itself.
 ///
 /// o, dq, dk and dv are summed in f32 (f64 for f64) and rounded once; the order of sums is given below. The
 /// same group gives the same bits every time; other numbers of ranks give other roundings.
@@ -27,7 +27,9 @@ namespace nemocube {
 /// the block's owner.
 ///
 /// Order on rank r: queries meet the keys of rank r, r - 1, ..., 0, c - 1, ..., r + 1. dk and dv of rank r
-/// are the sum of the parts of ranks r + 1, r + 2, ..., c - 1, 0, ..., r - 1, r, added in this order.
+/// are the sum of the parts of ranks r + 1, r + 2, ..., c - 1, 0, ..., r - 1, r, added in this order. With a
+/// window or slopes the two chunks of a rank's keys come in two calls (attention_pairs.h). All keys travel,
+/// whatever the window is.
 /// Source: "Ring Attention with Blockwise Transformers for Near-Infinite Context" (Liu et al., 2023); zig-zag
 /// as in Megatron-LM, cp_comm_type p2p.
 AttentionCore ring_attention(Communicator& cp);

@@ -34,12 +34,13 @@ struct Batch {
 };
 
 Outcome run(const AttentionCore& core, const Batch& batch, const std::array<Tensor, 4>& inputs,
-            const KernelChoice* kernels = nullptr, bool wants_keys = true) {
+            const KernelChoice* kernels = nullptr, bool wants_keys = true,
+            const AttentionOptions* own = nullptr) {
   Tape tape;
   Context ctx{.tape = &tape, .kernels = kernels};
   std::array<Var, 3> x;
   for (std::size_t i = 0; i < 3; ++i) x[i] = i == 0 || wants_keys ? intermediate(inputs[i]) : Var(inputs[i]);
-  const Var o = core(ctx, x[0], x[1], x[2], batch.options, batch.sequences);
+  const Var o = core(ctx, x[0], x[1], x[2], own ? *own : batch.options, batch.sequences);
   CHECK(tape.size() == 1);
   tape.backward(o, inputs[3]);
   const auto gradient = [](const Var& v) { return v.needs_grad() ? v.node()->grad() : Tensor(); };
@@ -55,6 +56,16 @@ Outcome on_one_device(const Batch& batch) {
 std::array<Tensor, 4> own_inputs(const Batch& batch, const Communicator& cp) {
   std::array<Tensor, 4> own;
   for (std::size_t i = 0; i < own.size(); ++i) own[i] = own_rows(batch.inputs[i], batch.sequences, cp);
+  return own;
+}
+
+/// With the query_scale of the rank's rows.
+AttentionOptions own_options(const Batch& batch, const Communicator& cp) {
+  AttentionOptions own = batch.options;
+  const std::int64_t rows = batch.sequences.tokens();
+  if (!own.query_scale) return own;
+  const Tensor scale = own_rows(own.query_scale.reshape({rows, 1}), batch.sequences, cp);
+  own.query_scale = scale.reshape({scale.dim(0)});
   return own;
 }
 
@@ -88,6 +99,43 @@ TEST_CASE("context parallel attention: result and gradients of one device") {
           CHECK(relative_error(got.dk, own_rows(want.dk, batch.sequences, cp)) < tolerance);
           CHECK(relative_error(got.dv, own_rows(want.dv, batch.sequences, cp)) < tolerance);
         }
+}
+
+TEST_CASE("context parallel attention: window, softcap, slopes and query_scale") {
+  Communicator& cp = test_world().communicator();
+  const Tensor slopes = Tensor::from(std::vector<float>{0.3F, 0.2F, 0.02F, 0}, {4});
+  for (const Core& core : cores)
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+      for (const char* variant : {"tiled", "plain"})
+        for (const AttentionOptions& options :
+             {AttentionOptions{.window = 1}, AttentionOptions{.window = 23}, AttentionOptions{.window = 1000},
+              AttentionOptions{.slopes = slopes}, AttentionOptions{.softcap = 0.8},
+              AttentionOptions{.window = 50, .softcap = 0.8, .slopes = slopes},
+              AttentionOptions{.causal = false, .softcap = 0.8, .slopes = slopes}})
+          for (const Lengths& lengths : uneven_microbatches) {
+            CAPTURE(core.name);
+            CAPTURE(dtype);
+            CAPTURE(variant);
+            CAPTURE(options.window);
+            CAPTURE(lengths.size());
+            Batch batch({4, 2, 8}, lengths, dtype);
+            batch.options.causal = options.causal;
+            batch.options.window = options.window;
+            batch.options.softcap = options.softcap;
+            batch.options.slopes = options.slopes;
+            if (options.softcap > 0)
+              batch.options.query_scale =
+                  random_tensor({batch.sequences.tokens()}, accumulate_dtype(dtype), 5);
+            const KernelChoice kernels{{{"attention", variant}}};
+            const AttentionOptions own = own_options(batch, cp);
+            const Outcome want = on_one_device(batch),
+                          got = run(core.make(cp), batch, own_inputs(batch, cp), &kernels, true, &own);
+            const double tolerance = dtype == DType::f64 ? 1e-12 : dtype == DType::f32 ? 1e-5 : 0x1p-6;
+            CHECK(relative_error(got.o, own_rows(want.o, batch.sequences, cp)) < tolerance);
+            CHECK(relative_error(got.dq, own_rows(want.dq, batch.sequences, cp)) < tolerance);
+            CHECK(relative_error(got.dk, own_rows(want.dk, batch.sequences, cp)) < tolerance);
+            CHECK(relative_error(got.dv, own_rows(want.dv, batch.sequences, cp)) < tolerance);
+          }
 }
 
 TEST_CASE(

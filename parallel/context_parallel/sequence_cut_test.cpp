@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "parallel/context_parallel/attention_pairs.h"
 #include "tests/support/message_of.h"
 
@@ -85,11 +87,15 @@ TEST_CASE("sequence cut: the tables of a microbatch are made once, for every lay
     CHECK(&first.local() == &other.local(1));
     CHECK(&first.to_natural_order(device) == &second.to_natural_order(device));
     CHECK(first.to_natural_order(device).source.device() == device);
-    CHECK(&ring_step(first, 0, true, device) == &ring_step(second, 0, true, device));
-    CHECK(&ring_step(first, 0, true, device) != &ring_step(first, 0, false, device));
-    CHECK(&ring_step(first, 0, true, device) != &ring_step(other, 0, true, device));
-    CHECK(ring_step(first, 0, true, device).pairs.table().device() == device);
-    CHECK(&steps_over_all_keys(first, true, device) == &steps_over_all_keys(second, true, device));
+    const AttentionOptions causal, all{.causal = false}, window{.window = 3}, wider{.window = 4};
+    CHECK(&ring_steps(first, 0, causal, device) == &ring_steps(second, 0, causal, device));
+    CHECK(&ring_steps(first, 0, causal, device) != &ring_steps(first, 0, all, device));
+    CHECK(&ring_steps(first, 0, causal, device) != &ring_steps(first, 0, window, device));
+    CHECK(&ring_steps(first, 0, wider, device) != &ring_steps(first, 0, window, device));
+    CHECK(&ring_steps(first, 0, causal, device) != &ring_steps(other, 0, causal, device));
+    CHECK(ring_steps(first, 0, causal, device)[0].pairs.table().device() == device);
+    CHECK(&steps_over_all_keys(first, causal, device) == &steps_over_all_keys(second, causal, device));
+    CHECK(&steps_over_all_keys(first, causal, device) != &steps_over_all_keys(first, window, device));
   }
 }
 
@@ -110,14 +116,24 @@ TEST_CASE("sequence cut: no sequences, no tokens, errors") {
 namespace {
 
 /// How often each query of the microbatch meets each key: [T, T].
-void count_pairs(std::vector<int>& met, const AttentionStep& step, const Rows& query_rows,
-                 const Rows& key_rows, std::int64_t tokens) {
-  for (const auto& [queries, keys] : step.pairs.list())
+void count_pairs(std::vector<int>& met, const AttentionStep& step, const AttentionOptions& options,
+                 const Rows& query_rows, const Rows& key_rows, std::int64_t tokens) {
+  std::vector<int> times_of_query(query_rows.size()), times_of_key(key_rows.size());
+  for (const auto& [queries, keys, distance] : step.pairs.list()) {
     for (std::int64_t i = 0; i < queries.size(); ++i)
-      for (std::int64_t j = 0; j < keys.size(); ++j)
-        if (!step.causal || j <= i + keys.size() - queries.size())
-          ++met[static_cast<std::size_t>(query_rows[static_cast<std::size_t>(queries.begin + i)] * tokens +
-                                         key_rows[static_cast<std::size_t>(keys.begin + j)])];
+      for (std::int64_t j = 0; j < keys.size(); ++j) {
+        const std::int64_t q = query_rows[static_cast<std::size_t>(queries.begin + i)],
+                           k = key_rows[static_cast<std::size_t>(keys.begin + j)];
+        if (options.window > 0 || options.slopes) CHECK(q - k == i + distance - j);
+        if (!step.causal || (j <= i + distance && (options.window == 0 || j > i + distance - options.window)))
+          ++met[static_cast<std::size_t>(q * tokens + k)];
+      }
+    for (std::int64_t i = queries.begin; i < queries.end; ++i) ++times_of_query[static_cast<std::size_t>(i)];
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) ++times_of_key[static_cast<std::size_t>(j)];
+  }
+  // Within a call ranges are disjoint.
+  CHECK(std::ranges::all_of(times_of_query, [](int n) { return n <= 1; }));
+  CHECK(std::ranges::all_of(times_of_key, [](int n) { return n <= 1; }));
 }
 
 }  // namespace
@@ -127,21 +143,29 @@ TEST_CASE("attention pairs: every query meets every key that it sees once") {
   const std::int64_t tokens = whole.tokens();
   Rows natural;
   for (std::int64_t i = 0; i < tokens; ++i) natural.push_back(i);
-  for (const bool causal : {true, false}) {
+  const Tensor slopes = Tensor::zeros({1}, DType::f32, Device::cpu);
+  for (const AttentionOptions& options :
+       {AttentionOptions{}, AttentionOptions{.causal = false}, AttentionOptions{.window = 1},
+        AttentionOptions{.window = 7}, AttentionOptions{.window = 1000}, AttentionOptions{.slopes = slopes},
+        AttentionOptions{.causal = false, .slopes = slopes}}) {
+    const bool causal = options.causal;
+    CAPTURE(causal);
+    CAPTURE(options.window);
     std::vector<int> want(static_cast<std::size_t>(tokens * tokens));
     for (std::int64_t s = 0; s < whole.count(); ++s)
       for (std::int64_t i = whole.begin(s); i < whole.end(s); ++i)
         for (std::int64_t j = whole.begin(s); j < (causal ? i + 1 : whole.end(s)); ++j)
-          want[static_cast<std::size_t>(i * tokens + j)] = 1;
+          want[static_cast<std::size_t>(i * tokens + j)] = options.window == 0 || j > i - options.window;
     for (const std::int64_t ranks : {1, 2, 3, 8}) {
       CAPTURE(ranks);
       std::vector<int> ring(want.size()), gathered(want.size());
       for (std::int64_t r = 0; r < ranks; ++r) {
         const SequenceCut cut(whole, ranks, r);
         for (std::int64_t owner = 0; owner < ranks; ++owner)
-          count_pairs(ring, ring_step(cut, owner, causal, Device::cpu), cut.rows(r), cut.rows(owner), tokens);
-        for (const AttentionStep& step : steps_over_all_keys(cut, causal, Device::cpu))
-          count_pairs(gathered, step, cut.rows(r), natural, tokens);
+          for (const AttentionStep& step : ring_steps(cut, owner, options, Device::cpu))
+            count_pairs(ring, step, options, cut.rows(r), cut.rows(owner), tokens);
+        for (const AttentionStep& step : steps_over_all_keys(cut, options, Device::cpu))
+          count_pairs(gathered, step, options, cut.rows(r), natural, tokens);
       }
       CHECK((ring == want));
       CHECK((gathered == want));
@@ -154,10 +178,31 @@ TEST_CASE("attention pairs: causal work is the same on all ranks, and in all ste
   const Sequences whole = Sequences::uniform(3, 2 * ranks * chunk);
   for (std::int64_t r = 0; r < ranks; ++r)
     for (std::int64_t owner = 0; owner < ranks; ++owner) {
-      const AttentionStep step = ring_step(SequenceCut(whole, ranks, r), owner, true, Device::cpu);
+      const SequenceCut cut(whole, ranks, r);
+      const std::vector<AttentionStep>& steps = ring_steps(cut, owner, {}, Device::cpu);
+      CHECK(steps.size() == 1);
+      const AttentionStep& step = steps[0];
       std::int64_t work = 0;
-      for (const auto& [queries, keys] : step.pairs.list()) work += queries.size() * keys.size();
+      for (const auto& [queries, keys, distance] : step.pairs.list()) work += queries.size() * keys.size();
       CHECK(step.causal == (owner == r));
       CHECK(work == (owner == r ? 4 : 2) * 3 * chunk * chunk);
     }
+}
+
+TEST_CASE("attention pairs: chunks outside of the window are left out") {
+  const std::int64_t ranks = 4, chunk = 6;
+  const Sequences whole = Sequences::uniform(1, 2 * ranks * chunk);
+  const AttentionOptions options{.window = chunk};
+  std::int64_t pairs = 0, gathered_keys = 0;
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    const SequenceCut cut(whole, ranks, r);
+    for (std::int64_t owner = 0; owner < ranks; ++owner)
+      for (const AttentionStep& step : ring_steps(cut, owner, options, Device::cpu))
+        pairs += std::ssize(step.pairs.list());
+    for (const AttentionStep& step : steps_over_all_keys(cut, options, Device::cpu))
+      gathered_keys += step.pairs.list()[0].keys.size();
+  }
+  // Each chunk meets itself and the one before it, of which it needs all rows but the first.
+  CHECK(pairs == 2 * ranks + 2 * ranks - 1);
+  CHECK(gathered_keys == 2 * ranks * chunk + (2 * ranks - 1) * (chunk - 1));
 }
