@@ -5,16 +5,18 @@
 
 namespace nemocube {
 
-/// A norm of the residual stream, as the config says (NormKind, layer_norm_epsilon), with its weight
-/// `<module>.weight` [hidden] and, of LayerNorm, its bias `<module>.bias` [hidden].
+/// A norm of rows with its weight `<module>.weight` and, of LayerNorm, its bias `<module>.bias`: of the
+/// residual stream, as the config says (NormKind, layer_norm_epsilon), or of a kind of its own.
 class Norm {
  public:
   /// Throws std::logic_error where the parameters lack the weight or the bias.
-  Norm(const ModelConfig& config, ParameterStore& parameters, const TensorName& module)
+  Norm(NormKind kind, double eps, ParameterStore& parameters, const TensorName& module)
       : weight_(&parameters.get(module / "weight")),
-        bias_(config.norm == NormKind::layernorm ? &parameters.get(module / "bias") : nullptr),
-        offset_(config.norm == NormKind::rmsnorm_one_plus_w ? 1 : 0),
-        eps_(config.layer_norm_epsilon) {}
+        bias_(kind == NormKind::layernorm ? &parameters.get(module / "bias") : nullptr),
+        offset_(kind == NormKind::rmsnorm_one_plus_w ? 1 : 0),
+        eps_(eps) {}
+  Norm(const BlockConfig& config, ParameterStore& parameters, const TensorName& module)
+      : Norm(config.norm, config.layer_norm_epsilon, parameters, module) {}
 
   Var operator()(Context& ctx, const Var& x) const {
     return bias_ ? layernorm(ctx, x, weight_->var(), bias_->var(), eps_)

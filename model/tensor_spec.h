@@ -68,6 +68,9 @@ struct CutRule {
   /// With TensorStyle::colwise: the segments of the rows, one after another; null: all rows are one.
   std::vector<RowSegment> (*segments)(const BlockConfig&) = nullptr;
   SharedHeads shared = SharedHeads::none;  ///< the heads of those segments that have fewer heads than ranks
+  /// With TensorStyle::colwise: nothing of the tensor is cut. Every rank applies the tensor to its own heads
+  /// and has a part of the gradient.
+  bool of_each_head = false;
 };
 
 /// The usual cuts of a layer into a block, of one out of it, and of the latter's bias.

@@ -82,6 +82,12 @@ ModelConfig parse_hf_config(const JsonView& object) {
     declared_quantization(object);  // throws for what is not read
     ModelConfig config = parse_hf_config(*part);
     if (!config.dtype) config.dtype = read_dtype(object);
+    const auto type = object.find("model_type");
+    for (const Wrapper& wrapper : family_of(config).wrappers)
+      if (type && type->string() == wrapper.model_type) {
+        const auto tied = object.find("tie_word_embeddings");
+        config.tie_word_embeddings = tied ? tied->boolean() : wrapper.tied_by_default;
+      }
     return config;
   }
   const Family& family = family_of_language_model(object);

@@ -52,9 +52,12 @@ RopeType read_type(const JsonView& object) {
   return found->type;
 }
 
-void check_keys(const JsonView& object, RopeType type) {
+using Names = std::span<const std::string_view>;
+
+void check_keys(const JsonView& object, RopeType type, Names also) {
   for (const auto& [name, value] : object.value().items()) {
     if (std::ranges::find(other_keys, name) != other_keys.end()) continue;
+    if (std::ranges::find(also, name) != also.end()) continue;
     const auto known = std::ranges::find(keys, name, &RopeKey::name);
     if (known == keys.end())
       fail(object.file(), ": '", object.place(), '.', name,
@@ -95,10 +98,11 @@ void read_factor(const JsonView& object, RopeConfig& rope) {
 }
 
 /// `object`: rope_parameters, or rope_scaling.
-RopeConfig read_object(const JsonView& object, const JsonView& config, double theta, std::int64_t positions) {
+RopeConfig read_object(const JsonView& object, const JsonView& config, double theta, std::int64_t positions,
+                       Names also) {
   if (!object.value().is_object()) object.refuse("an object");
   RopeConfig rope{.type = read_type(object), .rope_theta = theta};
-  check_keys(object, rope.type);
+  check_keys(object, rope.type, also);
   check_partial(object, rope.type);
   read_number(object, "rope_theta", rope.rope_theta);
   if (rope.type == standard) return rope;
@@ -136,7 +140,7 @@ RopeConfig read_object(const JsonView& object, const JsonView& config, double th
 
 }  // namespace
 
-RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions) {
+RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions, Names also) {
   read_number(config, "rope_theta", theta);
   const auto parameters = find_filled(config, "rope_parameters"),
              scaling = find_filled(config, "rope_scaling");
@@ -144,9 +148,9 @@ RopeConfig read_rope(const JsonView& config, double theta, std::int64_t position
     check_partial(config, standard);
     return {.type = standard, .rope_theta = theta};
   }
-  const RopeConfig rope = read_object(parameters ? *parameters : *scaling, config, theta, positions);
+  const RopeConfig rope = read_object(parameters ? *parameters : *scaling, config, theta, positions, also);
   if (parameters && scaling) {
-    RopeConfig other = read_object(*scaling, config, theta, positions);
+    RopeConfig other = read_object(*scaling, config, theta, positions, also);
     if (!config.has("rope_theta") && !scaling->has("rope_theta")) other.rope_theta = rope.rope_theta;
     require(rope == other, config.file(),
             ": 'rope_parameters' and 'rope_scaling' mean the same and differ; want one of them");
@@ -155,14 +159,12 @@ RopeConfig read_rope(const JsonView& config, double theta, std::int64_t position
   return rope;
 }
 
-void write_rope(const RopeConfig& rope, Json& to) {
-  to["rope_theta"] = rope.rope_theta;
-  if (rope.type == standard) {
-    to["rope_scaling"] = nullptr;
-    return;
-  }
-  Json& object = to["rope_scaling"] = Json::object();
+namespace {
+/// All keys but rope_theta.
+Json object_of(const RopeConfig& rope) {
+  Json object = Json::object();
   object["rope_type"] = std::ranges::find(type_names, rope.type, &TypeName::type)->name;
+  if (rope.type == standard) return object;
   object["factor"] = rope.factor;
   if (rope.original_max_position_embeddings > 0)
     object["original_max_position_embeddings"] = rope.original_max_position_embeddings;
@@ -182,6 +184,19 @@ void write_rope(const RopeConfig& rope, Json& to) {
     object["short_factor"] = rope.short_factor;
     object["long_factor"] = rope.long_factor;
   }
+  return object;
+}
+}  // namespace
+
+void write_rope(const RopeConfig& rope, Json& to) {
+  to["rope_theta"] = rope.rope_theta;
+  to["rope_scaling"] = rope.type == standard ? Json(nullptr) : object_of(rope);
+}
+
+void write_rope_parameters(const RopeConfig& rope, Json& to) {
+  Json object = object_of(rope);
+  object["rope_theta"] = rope.rope_theta;
+  to["rope_parameters"] = std::move(object);
 }
 
 }  // namespace nemocube

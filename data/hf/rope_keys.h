@@ -1,5 +1,7 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
 
 #include "data/json/json.h"
 #include "model/blocks/attention/rope_config.h"
@@ -19,10 +21,14 @@ namespace nemocube {
 /// an unknown type or key, for a value that is missing, for a partial_rotary_factor other than 1 beside a
 /// type other than default, and where the two spellings differ.
 ///
-/// `positions`: max_position_embeddings of the model.
-RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions);
+/// `positions`: max_position_embeddings of the model. `also`: keys that a family has in the object and reads
+/// by itself.
+RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions,
+                     std::span<const std::string_view> also = {});
 
 /// Writes the older spelling, which every release reads.
 void write_rope(const RopeConfig& rope, Json& to);
+/// Writes `rope_parameters`, for families whose class reads nothing else.
+void write_rope_parameters(const RopeConfig& rope, Json& to);
 
 }  // namespace nemocube

@@ -5,15 +5,9 @@
 #include "model/blocks/mamba/mamba_config.h"
 #include "model/blocks/mlp/mlp_config.h"
 #include "model/blocks/moe/moe_config.h"
+#include "model/blocks/norm_kind.h"
 
 namespace nemocube {
-
-/// The norm of the rows of the residual stream x, over their `hidden_size` channels.
-enum class NormKind : std::uint8_t {
-  rmsnorm,             ///< x / rms(x) * w
-  rmsnorm_one_plus_w,  ///< x / rms(x) * (1 + w): weights around 0 (Gemma 3, Qwen 3.5)
-  layernorm,           ///< (x - mean(x)) / std(x) * w + b: the norm has a bias too (Phi, vision towers)
-};
 
 /// How a block joins the residual stream x.
 enum class Residual : std::uint8_t {
@@ -29,7 +23,7 @@ struct BlockConfig {
   std::int64_t hidden_size = 4096;   ///< of the residual stream: the same in all blocks of a model
   double layer_norm_epsilon = 1e-5;  ///< the same in all blocks of a model
 
-  NormKind norm = NormKind::rmsnorm;  ///< the same in all blocks of a model, and behind the last one
+  NormKind norm = NormKind::rmsnorm;  ///< of the residual stream: the same in all blocks, and behind the last
   Residual residual = Residual::norm_before;
   AttentionConfig attention;
   MlpConfig mlp;

@@ -219,7 +219,7 @@ TensorCut TensorCuts::operator()(const TensorSpec& spec, const GridPlace& place)
     case TensorStyle::sequence_parallel:
       return whole(spec, place.tp, cut_stream || spec.cut->always_own_rows);
     case TensorStyle::colwise:
-      return by_columns(spec, place.tp);
+      return spec.cut->of_each_head ? whole(spec, place.tp, true) : by_columns(spec, place.tp);
     case TensorStyle::rowwise:
       if (spec.shape.ndim() == 1) return whole(spec, place.tp, own_rows_of_bias);
       return unshared(Shard(spec.shape).cut(1, even_part({0, spec.shape[1]}, sizes_.tp, place.tp)));

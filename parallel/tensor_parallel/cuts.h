@@ -16,6 +16,7 @@
 ///     q_proj, o_proj          query heads r n_q / t ...
 ///     k_proj, v_proj          key-value heads r n_kv / t ..., or, with n_kv < t, the head r div (t / n_kv),
 ///                             which t / n_kv neighbours hold as well (kv replicas)
+///     q_norm, k_norm          whole: each rank has the part of the gradient that its heads give
 ///     in_proj                 the r-th part of the rows of z, x and dt, and of B and C by groups like
 ///                             key-value heads; with G < t groups, t / G neighbours hold the same one (state
 ///                             replicas)

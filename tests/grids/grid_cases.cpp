@@ -122,14 +122,37 @@ ModelConfig pruned_grid_model() {
   return c;
 }
 
-ModelConfig llama_grid_model() {
-  const Json config = {{"model_type", "llama"},    {"vocab_size", 23},
-                       {"hidden_size", 16},        {"intermediate_size", 12},
-                       {"num_hidden_layers", 4},   {"num_attention_heads", 4},
-                       {"num_key_value_heads", 2}, {"head_dim", 4},
-                       {"attention_bias", true},   {"mlp_bias", true},
-                       {"rope_theta", 100},        {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}};
-  return parse_hf_config(JsonView(config, "config.json"));
+namespace {
+FamilyModel family_model(const char* model_type, const Json& changes) {
+  Json config = {{"model_type", model_type}, {"vocab_size", 23},         {"hidden_size", 16},
+                 {"intermediate_size", 12},  {"num_hidden_layers", 4},   {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2}, {"head_dim", 4},            {"rope_theta", 100},
+                 {"bos_token_id", 1},        {"eos_token_id", 2},        {"pad_token_id", nullptr}};
+  config.update(changes);
+  return {model_type, parse_hf_config(JsonView(config, "config.json"))};
+}
+}  // namespace
+
+const std::vector<FamilyModel>& family_models() {
+  static const std::vector<FamilyModel> models{
+      family_model("llama", {{"attention_bias", true},
+                             {"mlp_bias", true},
+                             {"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}),
+      family_model("mistral", {{"sliding_window", 3}}),
+      family_model("ministral3", {{"rope_scaling",
+                                   {{"type", "yarn"},
+                                    {"factor", 4},
+                                    {"original_max_position_embeddings", 4},
+                                    {"llama_4_scaling_beta", 0.3}}}}),
+      family_model("qwen2", {{"use_sliding_window", true}, {"sliding_window", 4}, {"max_window_layers", 2}}),
+      family_model("qwen3", {{"attention_bias", true}}),
+  };
+  return models;
+}
+
+std::vector<FamilyModel> family_models_of(std::size_t number, bool all) {
+  if (all) return family_models();
+  return {family_models()[number % family_models().size()]};
 }
 
 GridCase without_experts(GridCase c) {

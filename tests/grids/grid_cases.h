@@ -28,8 +28,15 @@ std::string name_of(const GridCase& grid);
 ModelConfig grid_model();
 /// The same with sizes of their own in blocks of every kind, which every case divides as well.
 ModelConfig pruned_grid_model();
-/// A Llama with biases: four layers, which are eight blocks, with names of files of its own.
-ModelConfig llama_grid_model();
+/// A small model of each family beside the first: four layers, which are eight blocks, with names of files of
+/// the family's own. The name is the model_type.
+struct FamilyModel {
+  std::string name;
+  ModelConfig config;
+};
+const std::vector<FamilyModel>& family_models();
+/// Those of them that case `number` of a run tries: all with `all`, else one after another.
+std::vector<FamilyModel> family_models_of(std::size_t number, bool all);
 /// The case for a model without experts.
 GridCase without_experts(GridCase c);
 /// Gives mixers one norm, as many as `stages` equal stages of grid_model() keep together: three and two pairs

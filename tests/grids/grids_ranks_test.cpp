@@ -81,7 +81,7 @@ struct Task {
   Frozen frozen = Frozen::nothing;
   MtpTraining mtp = {};
   bool pruned = false;
-  bool llama = false;
+  std::string family = {};  ///< of family_models(); empty: grid_model() or pruned_grid_model()
   double noise_alpha = 0;  ///< of noise on the embeddings
   /// Half as many heads and longer chunks: the software GPU spends most of a step in the scans.
   bool short_scans = false;
@@ -114,7 +114,9 @@ bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
 }
 
 ModelSetup model_of(const Task& task) {
-  ModelSetup config = task.llama ? llama_grid_model() : task.pruned ? pruned_grid_model() : grid_model();
+  ModelSetup config = task.pruned ? pruned_grid_model() : grid_model();
+  for (const FamilyModel& family : family_models())
+    if (family.name == task.family) config = family.config;
   if (task.short_scans) config.config.mamba.num_heads = 4, config.config.mamba.chunk_size = 8;
   config.config.tie_word_embeddings = task.tied;
   if (task.tied) {
@@ -459,16 +461,21 @@ TEST_CASE("grids: steps with a tied head and other norms and residual forms are 
   }
 }
 
-TEST_CASE("families: steps of a Llama on grids are those of one rank") {
+TEST_CASE("families: steps of models of every family on grids are those of one rank") {
   bool odd = false;
+  std::size_t number = 0;
   for (const GridCase& of : wished_cases()) {
     const GridCase c = without_experts(of);
-    CAPTURE(name_of(c));
-    log_info("grid with a Llama: ", name_of(c));
-    Task task{.dtype = DType::f64, .packed = c.packed, .global_loss = c.grid.dp() == 1, .llama = true};
-    if (!odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
-    task.frozen = Frozen::base_post;
-    if (odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    for (const auto& [family, config] : family_models_of(number++, all_cases())) {
+      CAPTURE(name_of(c));
+      CAPTURE(family);
+      log_info("grid with a model of family ", family, ": ", name_of(c));
+      Task task{.dtype = DType::f64, .packed = c.packed, .global_loss = c.grid.dp() == 1};
+      task.family = family;
+      if (!odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+      task.frozen = Frozen::base_post;
+      if (odd || all_cases()) compare_with_one_rank(c, task, 1e-12, Device::cpu, steps);
+    }
     odd = !odd;
   }
 }

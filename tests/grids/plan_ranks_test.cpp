@@ -192,17 +192,21 @@ TEST_CASE("plan: the same with a tied head and other norms and residual forms") 
   }
 }
 
-TEST_CASE("families: a step of a Llama sends and holds what the plan says") {
+TEST_CASE("families: a step of a model of every family sends and holds what the plan says") {
   const char* wish = std::getenv("NEMOCUBE_GRIDS");
+  std::size_t number = 0;
   for (const GridCase& of : grid_cases(test_world().size(), wish ? wish : "")) {
     const GridCase c = without_experts(of);
-    CAPTURE(name_of(c));
-    ModelSetup config = llama_grid_model();
-    compare_with_plan(c, DType::bf16, config);
-    config.choices.lora = adapters_of_all(config, DropoutPosition::post);
-    for (const TensorSpec& spec : tensor_specs(config))
-      if (spec.factor == LoraFactor::none) config.choices.frozen.insert(spec.id);
-    compare_with_plan(c, DType::f32, config);
+    for (const auto& [family, model] : family_models_of(number++, wish && std::string_view(wish) == "all")) {
+      CAPTURE(name_of(c));
+      CAPTURE(family);
+      ModelSetup config = model;
+      compare_with_plan(c, DType::bf16, config);
+      config.choices.lora = adapters_of_all(config, DropoutPosition::post);
+      for (const TensorSpec& spec : tensor_specs(config))
+        if (spec.factor == LoraFactor::none) config.choices.frozen.insert(spec.id);
+      compare_with_plan(c, DType::f32, config);
+    }
   }
 }
 

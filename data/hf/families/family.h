@@ -10,6 +10,12 @@
 
 namespace nemocube {
 
+/// A model of several parts that holds one of a family as its language model.
+struct Wrapper {
+  std::string_view model_type;  ///< of the whole
+  bool tied_by_default;         ///< what the whole's tie_word_embeddings, which counts, is where absent
+};
+
 /// All that the program knows of a family of models beside the kinds of its blocks, in one place: its folder
 /// in data/hf/families. docs/new_family.md walks through one.
 struct Family {
@@ -27,6 +33,9 @@ struct Family {
   /// Floating-point operations of one training step over so many sequences, as NeMo AutoModel's benchmark
   /// counts them, to compare with its figures.
   double (*automodel_step_flops)(const ModelSetup& setup, std::int64_t sequences, std::int64_t length);
+  /// Models of several parts whose own tie_word_embeddings decides about the head. In others that of the
+  /// language model's config does.
+  std::span<const Wrapper> wrappers = {};
 };
 
 std::span<const Family* const> families();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/attention/partial_attention.h"
+#include "ops/view/view.h"
 
 namespace nemocube {
 
@@ -33,8 +34,14 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
   sources.points.emplace(name / "qkv.input",
                          TransformPoint{way_in ? &way_in->in : &qkv_input_, PointRole::way_in,
                                         name / "q_proj", nullptr, way_in});
-  options_.head_dim = sources.config.attention.head_dim;
-  rope_ = sources.config.attention.rope;
+  const AttentionConfig& config = sources.config.attention;
+  options_.head_dim = config.head_dim;
+  rope_ = config.rope;
+  if (config.head_norm) {
+    const double eps = sources.config.layer_norm_epsilon;
+    q_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "q_norm");
+    k_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "k_norm");
+  }
   options_.heads = q_proj_.out_features() / options_.head_dim;
   options_.kv_heads = k_proj_.out_features() / options_.head_dim;
 }
@@ -122,6 +129,13 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
 }
 
 namespace {
+/// The norm of each head of the rows.
+Var normed_heads(Context& ctx, const Norm& norm, const Var& x, std::int64_t head_dim) {
+  const Shape rows = x.shape();
+  const Var heads = reshape(ctx, x, {rows.numel() / head_dim, head_dim});
+  return reshape(ctx, norm(ctx, heads), rows);
+}
+
 /// One more than the last position of any token.
 std::int64_t positions_of(const Sequences& sequences) {
   const auto of_tokens =
@@ -135,6 +149,10 @@ Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const Var in = apply(qkv_input_, ctx, x, sequences);
   Var q = q_proj_(ctx, in, sequences), k = k_proj_(ctx, in, sequences);
   const Var v = v_proj_(ctx, in, sequences);
+  if (q_norm_) {
+    q = normed_heads(ctx, *q_norm_, q, options_.head_dim);
+    k = normed_heads(ctx, *k_norm_, k, options_.head_dim);
+  }
   if (rope_.type != RopeType::none) {
     const RotaryFrequencies frequencies =
         rotary_frequencies(rope_, options_.head_dim, depends_on_batch(rope_) ? positions_of(sequences) : 0);

@@ -1,5 +1,6 @@
 #pragma once
 #include "model/blocks/linear.h"
+#include "model/norm.h"
 #include "ops/attention/attention.h"
 
 namespace nemocube {
@@ -9,9 +10,10 @@ namespace nemocube {
 using AttentionCore = std::function<Var(Context&, const Var& q, const Var& k, const Var& v,
                                         const AttentionOptions&, const Sequences& whole)>;
 
-/// Causal grouped-query attention, with a rotary embedding R of queries and keys where the config has one
+/// Causal grouped-query attention, with a rotary embedding R of queries and keys, norms N of the heads of
+/// queries and keys, a scale s of queries by position, and a window of keys, where the config has them
 /// (docs/attention.md):
-///     o_proj(attention(R q_proj x, R k_proj x, v_proj x))
+///     o_proj(attention(s R N q_proj x, R N k_proj x, v_proj x))
 class AttentionMixer final : public Mixer {
  public:
   AttentionMixer(const MixerSources& sources, const TensorName& name);
@@ -30,6 +32,7 @@ class AttentionMixer final : public Mixer {
                 State& state) const;
   AttentionOptions options_;
   RopeConfig rope_;
+  std::optional<Norm> q_norm_, k_norm_;
   AttentionCore core_;
   RowCut rows_;
   Transform qkv_input_;

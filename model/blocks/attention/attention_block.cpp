@@ -26,6 +26,21 @@ std::optional<Shape> key_or_value_bias(const C& c) {
   return shape_if(c.attention.qkv_bias, c.attention.kv_width());
 }
 
+constexpr CutRule of_each_head{
+    .module = "q_proj", .style = TensorStyle::colwise, .replicable = true, .of_each_head = true};
+
+/// The weight of a norm of heads whose fresh values are 1, or those of one whose fresh values are 0.
+std::optional<Shape> norm_from_one(const C& c) {
+  const auto& norm = c.attention.head_norm;
+  return shape_if(norm && *norm != NormKind::rmsnorm_one_plus_w, c.attention.head_dim);
+}
+std::optional<Shape> norm_from_zero(const C& c) {
+  return shape_if(c.attention.head_norm == NormKind::rmsnorm_one_plus_w, c.attention.head_dim);
+}
+std::optional<Shape> norm_bias(const C& c) {
+  return shape_if(c.attention.head_norm == NormKind::layernorm, c.attention.head_dim);
+}
+
 const BlockTensor tensor_table[] = {
     {"q_proj.weight", [](const C& c) { return shape_of(c.attention.q_width(), c.hidden_size); },
      InitialLaw::input, cut_by_columns},
@@ -39,6 +54,12 @@ const BlockTensor tensor_table[] = {
      InitialLaw::output, cut_by_rows},
     {"o_proj.bias", [](const C& c) { return shape_if(c.attention.output_bias, c.hidden_size); },
      InitialLaw::zero, cut_by_rows_bias},
+    {"q_norm.weight", norm_from_one, InitialLaw::one, of_each_head},
+    {"q_norm.weight", norm_from_zero, InitialLaw::zero, of_each_head},
+    {"q_norm.bias", norm_bias, InitialLaw::zero, of_each_head},
+    {"k_norm.weight", norm_from_one, InitialLaw::one, of_each_head},
+    {"k_norm.weight", norm_from_zero, InitialLaw::zero, of_each_head},
+    {"k_norm.bias", norm_bias, InitialLaw::zero, of_each_head},
 };
 
 class AttentionBlock final : public BlockType {
@@ -53,6 +74,10 @@ class AttentionBlock final : public BlockType {
     check_multiple("num_attention_heads", c.attention.num_attention_heads, "num_key_value_heads",
                    c.attention.num_key_value_heads);
     validate_rope(c.attention.rope, c.attention.head_dim);
+    require(c.attention.window >= 0, "sliding_window: want at least 1, or none, got ", c.attention.window);
+    const PositionScale& scale = c.attention.position_scale;
+    check_range("llama_4_scaling_beta", scale.beta, 0, largest_number);
+    if (scale.beta > 0) check_size("original_max_position_embeddings", scale.positions);
   }
 
   std::span<const BlockTensor> tensors() const override { return tensor_table; }
@@ -77,11 +102,16 @@ class AttentionBlock final : public BlockType {
                  width = real(c.attention.head_dim);
     work.product(products, rows.all, h, width * (heads + 2 * kv));
     work.product(products, rows.all, width * heads, h);
-    const double scores = rows.all * 4 * heads * width * (rows.length + 1) / 2;  // of the causal half
+    // Keys that a query sees on average: those of the causal half, or of the window in it.
+    const double window = real(c.attention.window);
+    const double seen = window > 0 && window < rows.length
+                            ? window - window * (window - 1) / (2 * rows.length)
+                            : (rows.length + 1) / 2;
+    const double scores = rows.all * 4 * heads * width * seen;
     work.operations(BlockWork::Part::attention, scores, 2.5 * scores);
-    if (c.attention.rope.type == RopeType::none) return;
-    const double turned = 2 * rows.all * width * (heads + kv);  // read and written, each way
-    work.numbers(turned, turned);
+    const double of_heads = rows.all * width * (heads + kv);
+    if (c.attention.head_norm) work.numbers(2 * of_heads, 3 * of_heads);
+    if (c.attention.rope.type != RopeType::none) work.numbers(2 * of_heads, 2 * of_heads);
   }
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
@@ -90,8 +120,12 @@ class AttentionBlock final : public BlockType {
                  heads = real(part_of_size(c.attention.num_attention_heads, by.tp)),
                  kv = real(part_of_size(c.attention.num_key_value_heads, by.tp));
     const std::int64_t q = of.stored(rows.all * heads * width), k = of.stored(rows.all * kv * width);
-    // Keys and values have gradients in the dtype of the model and sums in f32.
-    return {2 * q + 2 * k + of.wide(rows.all * heads), 2 * q + 2 * k + 2 * of.wide(rows.all * kv * width)};
+    // Keys and values have gradients in the dtype of the model and sums in f32. A norm of heads keeps its
+    // inputs, and a number of each head.
+    const std::int64_t normed =
+        c.attention.head_norm ? q + k + of.wide(rows.all * heads) + of.wide(rows.all * kv) : 0;
+    return {normed + 2 * q + 2 * k + of.wide(rows.all * heads),
+            2 * q + 2 * k + 2 * of.wide(rows.all * kv * width)};
   }
   // Keys and values of a sequence lie in buffers that double when they are full.
   std::int64_t decode_bytes(const C& c, const TensorBytes& of, std::int64_t sequences,

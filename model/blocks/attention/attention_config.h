@@ -1,11 +1,21 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "model/blocks/attention/rope_config.h"
+#include "model/blocks/norm_kind.h"
 
 namespace nemocube {
 
 class ConfigKeys;
+
+/// Queries grow with their position p in the sequence, after the rotary embedding: by
+/// 1 + beta ln(1 + floor(p / positions)).
+struct PositionScale {
+  double beta = 0;  ///< 0: they do not
+  std::int64_t positions = 0;
+  bool operator==(const PositionScale&) const = default;
+};
 
 /// The sizes of an attention mixer.
 struct AttentionConfig {
@@ -14,11 +24,16 @@ struct AttentionConfig {
   std::int64_t head_dim = 128;
   bool qkv_bias = false, output_bias = false;  ///< of q_proj, k_proj and v_proj; of o_proj
   RopeConfig rope;
+  PositionScale position_scale;
+  /// A norm of each head's queries and keys before the rotary embedding, with the weights q_norm and k_norm
+  /// [head_dim], which all heads share.
+  std::optional<NormKind> head_norm = {};
+  std::int64_t window = 0;  ///< keys that a query sees, its own included; 0: all before it
 
   std::int64_t q_width() const { return num_attention_heads * head_dim; }
   std::int64_t kv_width() const { return num_key_value_heads * head_dim; }
 
-  /// Biases and the rotary embedding have keys that families spell in their own ways.
+  /// What is not a size has keys that families spell in their own ways.
   void visit(ConfigKeys& keys);
   bool operator==(const AttentionConfig&) const = default;
 };

@@ -17,7 +17,4 @@ namespace nemocube {
 /// turn.
 extern const Family llama_family;
 
-/// AutoModel's llama3_flops (components/utils/flops_utils.py).
-double llama_automodel_flops(const ModelSetup& setup, std::int64_t sequences, std::int64_t length);
-
 }  // namespace nemocube

@@ -188,5 +188,5 @@ TEST_CASE("llama: operations of a step as AutoModel counts them") {
   ModelConfig c = parse({{"num_key_value_heads", 2}});
   // 3 layers, hidden 16, MLP 24, vocabulary 40, 2 of 4 heads for keys and values, 5 rows of 10 tokens.
   const double layer = 12 * 16 * 16 + 6 * 16 * 16 + 18 * 16 * 24 + 6 * 16 * 10, head = 6 * 16 * 40;
-  CHECK(llama_automodel_flops(c, 5, 10) == doctest::Approx(50 * (3 * layer + head)));
+  CHECK(llama_family.automodel_step_flops(c, 5, 10) == doctest::Approx(50 * (3 * layer + head)));
 }

@@ -1,0 +1,63 @@
+#include "data/hf/families/mistral/mistral.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "data/hf/families/decoder_layers.h"
+#include "data/hf/families/mistral/windows.h"
+#include "data/hf/rope_keys.h"
+
+namespace nemocube {
+namespace {
+
+constexpr NameTable names = decoder_layers::names;
+
+bool is_class_of_family(std::string_view architecture) {
+  return architecture == "MistralForCausalLM" || architecture == "MistralModel";
+}
+
+/// In the order in which the keys are written.
+void visit_keys(ModelConfig& config, ConfigKeys& keys) {
+  decoder_layers::visit_sizes(config, keys);
+  decoder_layers::visit_other_keys(config, keys);
+}
+
+void read(ModelConfig& config, const JsonView& object) {
+  decoder_layers::want_silu(object);
+  config = decoder_layers::defaults();
+  config.vocab_size = 32000;
+  config.hidden_size = 4096;
+  config.mlp.intermediate_size = 14336;
+  config.attention.num_attention_heads = 32;
+  config.attention.num_key_value_heads = 8;
+  config.max_position_embeddings = 131072;
+  ReadKeys keys(object);
+  visit_keys(config, keys);
+  config.attention.rope = read_rope(object, 10000, config.max_position_embeddings);
+  decoder_layers::add_layers(config, object, names, 32);
+  decoder_layers::warn_of_dropout(object);
+  read_mistral_window(config, object, 4096);
+}
+
+void write(const ModelConfig& config, Json& to) {
+  decoder_layers::write_head(config, "MistralForCausalLM", mistral_family.model_type, to);
+  ModelConfig values = config;
+  WriteKeys keys(to);
+  visit_keys(values, keys);
+  keys.finish();
+  write_rope(config.attention.rope, to);
+  write_mistral_window(config, to);
+}
+
+}  // namespace
+
+constinit const Family mistral_family{.model_type = "mistral",
+                                      .has_class = is_class_of_family,
+                                      .names = &names,
+                                      .refuse_relatives = [](const JsonView&) {},
+                                      .read = read,
+                                      .write = write,
+                                      .automodel_step_flops = decoder_layers::automodel_flops,
+                                      .wrappers = mistral3_wrapper};
+
+}  // namespace nemocube
