@@ -14,6 +14,7 @@ float64 is not enough by itself: the classes cast to float32 in norms, softmax a
 import argparse
 import contextlib
 import copy
+import importlib
 import json
 import math
 import pathlib
@@ -21,7 +22,7 @@ import shutil
 
 import torch
 import transformers
-from transformers import LlamaConfig, LlamaForCausalLM, modeling_rope_utils
+from transformers import LlamaConfig, modeling_rope_utils
 from transformers.models.llama import modeling_llama
 
 import model_files as files
@@ -38,7 +39,11 @@ SMALL = dict(
     max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=None,
 )
 
+# The model_type of a family, and its classes without "Config" and "ForCausalLM".
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral3": "Ministral3", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+
 # `keys`: of config.json. `by_hand`: config.json has exactly these keys, in spellings of older releases; else the class saves it.
+# `family`: where it is not the name of the case.
 CASES = {
     "llama": dict(
         seed=1,
@@ -53,6 +58,7 @@ CASES = {
     ),
     # One key and value head for each query head, and a head_dim that follows from the hidden size.
     "llama_biases": dict(
+        family="llama",
         seed=2,
         by_hand=True,
         keys=dict(
@@ -62,7 +68,54 @@ CASES = {
             ),
         ),
     ),
+    # A window that no multiple of the sequence is.
+    "mistral": dict(
+        seed=3,
+        by_hand=True,
+        keys=dict(num_key_value_heads=2, tie_word_embeddings=False, rope_theta=100.0, sliding_window=4),
+    ),
+    # Positions in several steps of the scale.
+    "ministral3": dict(
+        seed=4,
+        by_hand=False,
+        keys=dict(
+            num_key_value_heads=2, head_dim=8, tie_word_embeddings=False,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=4, beta_fast=4.0,
+                beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3,
+            ),
+        ),
+    ),
+    # The second layer slides, the first does not.
+    "qwen2": dict(
+        seed=5,
+        by_hand=True,
+        keys=dict(
+            num_key_value_heads=2, tie_word_embeddings=True, rope_theta=100.0, use_sliding_window=True, sliding_window=4,
+            max_window_layers=1,
+        ),
+    ),
+    "qwen3": dict(
+        seed=6,
+        by_hand=False,
+        keys=dict(
+            num_key_value_heads=2, head_dim=8, tie_word_embeddings=False, attention_bias=True,
+            rope_parameters=dict(rope_type="default", rope_theta=100.0),
+        ),
+    ),
 }
+
+
+def family_of(name):
+    return CASES[name].get("family", name)
+
+
+def class_of(family, ending):
+    return getattr(transformers, CLASSES[family] + ending)
+
+
+def modeling_of(family):
+    return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
 
 ROPES = [
     dict(rope_type="default", rope_theta=10000.0),
@@ -95,13 +148,15 @@ class WideTorch:
 
 @contextlib.contextmanager
 def widened():
-    modules = (modeling_llama, modeling_rope_utils)
+    modules = (modeling_rope_utils, *(modeling_of(family) for family in CLASSES))
     for module in modules:
         module.torch = WideTorch()
     torch.Tensor.float = torch.Tensor.double
+    torch.set_default_dtype(torch.float64)
     try:
         yield
     finally:
+        torch.set_default_dtype(torch.float32)
         for module in modules:
             module.torch = torch
         del torch.Tensor.float
@@ -119,7 +174,7 @@ def frequencies(config, longest):
 
 
 def load(directory, dtype):
-    model, info = LlamaForCausalLM.from_pretrained(
+    model, info = class_of(family_of(directory.name), "ForCausalLM").from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     problems = {key: value for key, value in info.items() if value}
     if problems:
@@ -160,20 +215,23 @@ def random_value(name, shape, gen):
 
 def write_config(directory, case):
     keys = {**SMALL, **case["keys"]}
+    family = family_of(directory.name)
+    architecture = CLASSES[family] + "ForCausalLM"
     if case["by_hand"]:
         files.write_json(directory / "config.json", {
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+            "architectures": [architecture], "model_type": family, "hidden_act": "silu",
             **{k: v for k, v in keys.items() if v is not None}})
         return
-    config = LlamaConfig(**keys)
-    config.architectures = ["LlamaForCausalLM"]
+    config = class_of(family, "Config")(**keys)
+    config.architectures = [architecture]
     config.save_pretrained(directory)
 
 
 def write_model(directory, gen):
-    config = LlamaConfig.from_pretrained(directory)
+    family = family_of(directory.name)
+    config = class_of(family, "Config").from_pretrained(directory)
     with torch.device("meta"):
-        model = LlamaForCausalLM(config)
+        model = class_of(family, "ForCausalLM")(config)
         shapes = {n: t.shape for n, t in model.state_dict().items()}
     if config.tie_word_embeddings:
         shapes.pop("lm_head.weight", None)
