@@ -49,6 +49,11 @@ TEST_CASE("model: gradients with a rotary embedding, biases of attention and gat
   check_model_gradients(config, 40);
 }
 
+TEST_CASE("model: gradients with norms of heads, a window and a scale of queries by position") {
+  for (const NormKind norm : {NormKind::rmsnorm, NormKind::rmsnorm_one_plus_w, NormKind::layernorm})
+    check_model_gradients(tiny_windowed_config(norm), 41);
+}
+
 TEST_CASE("model: gradients with a tied head: the embeddings have those of both ends") {
   ModelConfig config = tiny_config("M*-");
   config.tie_word_embeddings = true;

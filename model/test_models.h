@@ -43,6 +43,18 @@ inline ModelConfig tiny_llama_config() {
   return config;
 }
 
+/// Attention whose queries and keys have norms of this kind, whose queries grow with their position, and which
+/// sees all keys in the first layer and the last three in the second.
+inline ModelConfig tiny_windowed_config(NormKind head_norm) {
+  ModelConfig config = tiny_config("*-*-");
+  config.attention.rope = {.type = RopeType::standard, .rope_theta = 100};
+  config.attention.head_norm = head_norm;
+  config.attention.position_scale = {.beta = 0.4, .positions = 2};
+  own_config(config, 2).attention.window = 3;
+  config.mlp.gate = GateActivation::silu;
+  return config;
+}
+
 /// Two blocks of each kind, of which the second has sizes of its own.
 inline ModelConfig tiny_pruned_config() {
   ModelConfig config = tiny_config("M*-EM*-E");

@@ -36,7 +36,9 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
                                         name / "q_proj", nullptr, way_in});
   const AttentionConfig& config = sources.config.attention;
   options_.head_dim = config.head_dim;
+  options_.window = config.window;
   rope_ = config.rope;
+  position_scale_ = config.position_scale;
   if (config.head_norm) {
     const double eps = sources.config.layer_norm_epsilon;
     q_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "q_norm");
@@ -96,10 +98,11 @@ struct CachePairs {
 }  // namespace
 
 Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                              const Sequences& sequences, State& state) const {
+                              const AttentionOptions& options, const Sequences& sequences,
+                              State& state) const {
   const Tensor out = Tensor::empty(q.shape(), q.dtype(), q.device());
   if (q.rows() == 0) return out;
-  if (rope_.type != RopeType::none)
+  if (rope_.type != RopeType::none || position_scale_.beta != 0)
     for (std::int64_t i = 0; i < sequences.count(); ++i) {
       const std::int64_t cached = state.sequences[static_cast<std::size_t>(i)].length;
       if (sequences.length(i) == 0) continue;
@@ -116,7 +119,7 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
     pairs.push_back({{sequences.begin(i), sequences.end(i)}, keys});
     key.insert(key.end(), {keys.begin, keys.end});
   }
-  AttentionInputs in = attention_inputs(ctx, q, state.k, state.v, options_);
+  AttentionInputs in = attention_inputs(ctx, q, state.k, state.v, options);
   in.pairs = sequences
                  .derived<CachePairs>(q.device(), key,
                                       [&] {
@@ -161,12 +164,15 @@ Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
     q = std::move(turned.q);
     k = std::move(turned.k);
   }
+  AttentionOptions options = options_;
+  options.query_scale = query_scales(position_scale_, rows_ ? rows_(sequences) : sequences,
+                                     accumulate_dtype(q.value().dtype()), q.value().device());
   Var y;
   if (call.state)
-    y = decode(ctx, q.value(), k.value(), v.value(), sequences, static_cast<State&>(*call.state));
+    y = decode(ctx, q.value(), k.value(), v.value(), options, sequences, static_cast<State&>(*call.state));
   else
-    y = core_ ? core_(ctx, q, k, v, options_, sequences)
-              : attention(ctx, q, k, v, options_, sequences, sequences);
+    y = core_ ? core_(ctx, q, k, v, options, sequences)
+              : attention(ctx, q, k, v, options, sequences, sequences);
   return o_proj_(ctx, y, sequences);
 }
 

@@ -28,10 +28,11 @@ class AttentionMixer final : public Mixer {
 
  private:
   struct State;
-  Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Sequences& sequences,
-                State& state) const;
+  Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                const AttentionOptions& options, const Sequences& sequences, State& state) const;
   AttentionOptions options_;
   RopeConfig rope_;
+  PositionScale position_scale_;
   std::optional<Norm> q_norm_, k_norm_;
   AttentionCore core_;
   RowCut rows_;

@@ -2,20 +2,13 @@
 #include <cstdint>
 #include <optional>
 
+#include "model/blocks/attention/position_scale.h"
 #include "model/blocks/attention/rope_config.h"
 #include "model/blocks/norm_kind.h"
 
 namespace nemocube {
 
 class ConfigKeys;
-
-/// Queries grow with their position p in the sequence, after the rotary embedding: by
-/// 1 + beta ln(1 + floor(p / positions)).
-struct PositionScale {
-  double beta = 0;  ///< 0: they do not
-  std::int64_t positions = 0;
-  bool operator==(const PositionScale&) const = default;
-};
 
 /// The sizes of an attention mixer.
 struct AttentionConfig {
