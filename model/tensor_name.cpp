@@ -205,7 +205,7 @@ std::vector<std::int64_t> ModelNames::first_of_slots() const {
 }
 
 std::int64_t ModelNames::layers(std::int64_t blocks) const {
-  return blocks_.empty() ? blocks : blocks_.back().layer + 1;
+  return blocks_.empty() ? blocks : std::max(layers_, blocks_.back().layer + 1);
 }
 
 std::int64_t ModelNames::first_block(std::int64_t layer) const {

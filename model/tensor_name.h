@@ -125,9 +125,10 @@ class ModelNames {
  public:
   /// Each block is a layer of the files. The table lives as long as the program.
   ModelNames(const NameTable& table = usual_names) : table_(&table) {}  // NOLINT: a table alone is such names
-  /// `blocks`: of each block in order, ascending by layer and slot.
-  ModelNames(const NameTable& table, std::vector<LayerSlot> blocks)
-      : table_(&table), blocks_(std::move(blocks)) {}
+  /// `blocks`: of each block in order, ascending by layer and slot. `layers`: of the files, where the last ones
+  /// have no block.
+  ModelNames(const NameTable& table, std::vector<LayerSlot> blocks, std::int64_t layers = 0)
+      : table_(&table), blocks_(std::move(blocks)), layers_(layers) {}
 
   /// "backbone.layers.3.mixer.in_proj.weight". Throws Error where no row fits, as pattern() does.
   std::string text(const TensorName& name) const;
@@ -139,6 +140,10 @@ class ModelNames {
 
   /// Whether a layer of the files may be several blocks.
   bool layered() const { return !blocks_.empty(); }
+  /// LayerSlot::slot of a block.
+  int slot(std::int64_t block) const {
+    return layered() ? blocks_.at(static_cast<std::size_t>(block)).slot : 0;
+  }
   /// The first block of each slot.
   std::vector<std::int64_t> first_of_slots() const;
   /// "backbone.layers.3": what the names of the layer's tensors begin with.
@@ -158,6 +163,7 @@ class ModelNames {
   std::string spell(const TensorName& name, const LayerSlot& place, std::string_view number) const;
   const NameTable* table_;
   std::vector<LayerSlot> blocks_;  // empty: each block is a layer
+  std::int64_t layers_ = 0;        // at least, of the files
 };
 
 }  // namespace nemocube

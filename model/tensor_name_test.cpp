@@ -130,5 +130,9 @@ TEST_CASE("tensor names: a layer of the files may be several blocks") {
   CHECK(names.first_of_slots() == std::vector<std::int64_t>{0, 1});
   CHECK(usual.first_of_slots() == std::vector<std::int64_t>{0});
   CHECK(names.layer_text(3) == "model.layers.3");
+  const ModelNames longer(table, {{0, 0}, {0, 1}}, 3);  // the last two layers are empty
+  CHECK(longer.layers(2) == 3);
+  CHECK(longer.first_block(1) == 2);
+  CHECK(longer.first_block(3) == 2);
   CHECK(usual.layer_text(3) == usual.text(block_name(3)));
 }

@@ -49,7 +49,7 @@ TEST_CASE("bad config.json: a wrong value is refused with the key, the wish and 
       {"layer_norm_epsilon", -1, {"layer_norm_epsilon", "got -1"}},
       {"time_step_limit", {3, 1}, {"time_step_limit", "got 1"}},
       {"eos_token_id", 100'000, {"eos_token_id", "below vocab_size (96)"}},
-      {"model_type", "gpt2", {"'model_type': want \"nemotron_h\" or \"llama\", got \"gpt2\""}},
+      {"model_type", "gpt2", {"'model_type': want \"nemotron_h\", \"llama\"", "got \"gpt2\""}},
       {"mlp_hidden_act", "gelu", {"mlp_hidden_act", "gelu"}},
       {"torch_dtype", "int8", {"torch_dtype", "int8"}},
       {"per_layer_config",

@@ -45,6 +45,15 @@ void visit_other_keys(ModelConfig& config, ConfigKeys& keys) {
   keys.key({"tie_word_embeddings"}, config.tie_word_embeddings);
 }
 
+void set_head_dim(ModelConfig& config, const JsonView& object) {
+  AttentionConfig& attention = config.attention;
+  if (attention.head_dim != from_others) return;
+  require(attention.num_attention_heads > 0 && config.hidden_size % attention.num_attention_heads == 0,
+          object.file(), ": 'head_dim' is missing, and hidden_size ", config.hidden_size,
+          " is no multiple of num_attention_heads ", attention.num_attention_heads);
+  attention.head_dim = config.hidden_size / attention.num_attention_heads;
+}
+
 void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers) {
   ReadKeys(object).key({"num_hidden_layers"}, layers);
   require(config.layer_norm_epsilon > 0, object.file(), ": 'rms_norm_eps': want a number above 0, got ",
@@ -56,12 +65,7 @@ void add_layers(ModelConfig& config, const JsonView& object, const NameTable& ta
   if (object.has_null("num_key_value_heads")) attention.num_key_value_heads = from_others;
   if (attention.num_key_value_heads == from_others)
     attention.num_key_value_heads = attention.num_attention_heads;
-  if (attention.head_dim == from_others) {
-    require(attention.num_attention_heads > 0 && config.hidden_size % attention.num_attention_heads == 0,
-            object.file(), ": 'head_dim' is missing, and hidden_size ", config.hidden_size,
-            " is no multiple of num_attention_heads ", attention.num_attention_heads);
-    attention.head_dim = config.hidden_size / attention.num_attention_heads;
-  }
+  set_head_dim(config, object);
   std::vector<LayerSlot> slots;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     config.blocks.insert(config.blocks.end(), {attention_block, mlp_block});

@@ -43,6 +43,9 @@ void visit_sizes(ModelConfig& config, ConfigKeys& keys);
 /// max_position_embeddings, initializer_range, rms_norm_eps, tie_word_embeddings.
 void visit_other_keys(ModelConfig& config, ConfigKeys& keys);
 
+/// Sets head_dim where the key is absent. Throws Error where the hidden size is no multiple of the heads.
+void set_head_dim(ModelConfig& config, const JsonView& object);
+
 /// Reads num_hidden_layers, whose default is `layers`, sets the sizes that follow from others, and adds the
 /// blocks with the names of `table`. pre: the other sizes have been read. Throws Error naming the key where a
 /// size cannot be.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "data/hf/families/decilm/decilm.h"
 #include "data/hf/families/llama/llama.h"
 #include "data/hf/families/mistral/ministral3.h"
 #include "data/hf/families/mistral/mistral.h"
@@ -13,8 +14,8 @@
 namespace nemocube {
 
 std::span<const Family* const> families() {
-  static constexpr std::array all{&nemotron_h_family, &llama_family, &mistral_family,
-                                  &ministral3_family, &qwen2_family, &qwen3_family};
+  static constexpr std::array all{&nemotron_h_family, &llama_family, &mistral_family, &ministral3_family,
+                                  &qwen2_family,      &qwen3_family, &decilm_family};
   return all;
 }
 
@@ -42,7 +43,10 @@ const Family& family_of(const ModelConfig& config) {
 std::string model_types() {
   std::string text;
   for (const Family* family : families())
-    text += cat(text.empty() ? "\"" : " or \"", family->model_type, '"');
+    text += cat(text.empty()                  ? ""
+                : family == families().back() ? " or "
+                                              : ", ",
+                '"', family->model_type, '"');
   return text;
 }
 

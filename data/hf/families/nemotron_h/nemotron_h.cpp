@@ -1,5 +1,7 @@
 #include "data/hf/families/nemotron_h/nemotron_h.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "core/log.h"
@@ -7,19 +9,29 @@
 #include "data/hf/config_keys.h"
 #include "data/hf/hf_config_refused.h"
 #include "data/hf/per_layer_config.h"
+#include "model/blocks/attention/attention_block.h"
 #include "model/blocks/block_kinds.h"
+#include "model/blocks/mamba/mamba_block.h"
+#include "model/blocks/mlp/mlp_block.h"
+#include "model/blocks/moe/moe_block.h"
 
 namespace nemocube {
 namespace {
 
+/// Of all block_kinds(), those that models of the family have.
+constexpr std::array kinds{&mamba_block, &attention_block, &mlp_block, &moe_block};
+bool is_of_family(BlockKind kind) {
+  return std::ranges::any_of(kinds, [&](const BlockKind* of_family) { return *of_family == kind; });
+}
+
 /// "mamba (linear_attention, M), mlp (-) or moe (E)"
 std::string known_blocks() {
-  const auto kinds = block_kinds();
   std::string text;
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const char* between = i == 0 ? "" : i + 1 < kinds.size() ? ", " : " or ";
-    const std::string alias = kinds[i]->alias ? cat(kinds[i]->alias, ", ") : "";
-    text += cat(between, kinds[i], " (", alias, kinds[i]->letter, ")");
+    const BlockKind kind = *kinds[i];
+    const std::string alias = kind->alias ? cat(kind->alias, ", ") : "";
+    text += cat(between, kind, " (", alias, kind->letter, ")");
   }
   return text;
 }
@@ -159,6 +171,10 @@ void read(ModelConfig& config, const JsonView& object) {
   check_fixed(object, "mamba_hidden_act", "silu");
   check_fixed(object, "mlp_hidden_act", "relu2");
   read_layers(config, object);
+  for (const auto* blocks : {&config.blocks, &config.mtp_blocks})
+    for (const BlockKind kind : *blocks)
+      require(is_of_family(kind), object.file(), ": a layer of the kind ", quote(name_of(kind)), "; want ",
+              known_blocks());
   ReadKeys keys(object);
   visit_keys(config, keys);
   if (object.has_null("num_key_value_heads") && !object.has("num_query_groups"))
