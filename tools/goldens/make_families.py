@@ -20,11 +20,13 @@ import math
 import pathlib
 import shutil
 
+import safetensors.torch
 import torch
 import transformers
 from transformers import LlamaConfig, modeling_rope_utils
 from transformers.models.llama import modeling_llama
 
+import decilm_oracle
 import model_files as files
 import oracle
 from make_goldens import DEFAULT_OUT, distance
@@ -40,7 +42,15 @@ SMALL = dict(
 )
 
 # The model_type of a family, and its classes without "Config" and "ForCausalLM".
-CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral3": "Ministral3", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral3": "Ministral3", "qwen2": "Qwen2", "qwen3": "Qwen3",
+           "nemotron-nas": "DeciLM"}
+ORACLES = {"nemotron-nas": decilm_oracle.DeciLMForCausalLM}  # of families that transformers does not have
+
+# What a layer of DeciLM has.
+ABSENT = dict(n_heads_in_group=None, ffn_mult=None, no_op=True, replace_with_linear=False)
+LINEAR = {**ABSENT, "no_op": False, "replace_with_linear": True}
+GROUPS_OF_1, GROUPS_OF_2 = ({**ABSENT, "no_op": False, "n_heads_in_group": n} for n in (1, 2))
+WIDE = {**ABSENT, "no_op": False, "ffn_mult": 1.5}
 
 # `keys`: of config.json. `by_hand`: config.json has exactly these keys, in spellings of older releases; else the class saves it.
 # `family`: where it is not the name of the case.
@@ -103,6 +113,21 @@ CASES = {
             rope_parameters=dict(rope_type="default", rope_theta=100.0),
         ),
     ),
+    # Every form of a layer. The width of an MLP is a multiple of 256, so the model is narrow otherwise.
+    "decilm": dict(
+        family="nemotron-nas",
+        seed=7,
+        by_hand=True,
+        keys=dict(
+            hidden_size=8, num_attention_heads=4, num_hidden_layers=None, intermediate_size=None, tie_word_embeddings=False,
+            rope_theta=100.0,
+            block_configs=[
+                dict(attention=attention, ffn=ffn) for attention, ffn in [
+                    (GROUPS_OF_2, WIDE), (ABSENT, WIDE), (GROUPS_OF_1, ABSENT), (LINEAR, LINEAR), (ABSENT, ABSENT),
+                ]
+            ],
+        ),
+    ),
 }
 
 
@@ -148,7 +173,7 @@ class WideTorch:
 
 @contextlib.contextmanager
 def widened():
-    modules = (modeling_rope_utils, *(modeling_of(family) for family in CLASSES))
+    modules = (modeling_rope_utils, *(modeling_of(family) for family in CLASSES if family not in ORACLES))
     for module in modules:
         module.torch = WideTorch()
     torch.Tensor.float = torch.Tensor.double
@@ -173,12 +198,24 @@ def frequencies(config, longest):
     return made[0].double(), float(made[1])
 
 
+def empty_model(directory):
+    family = family_of(directory.name)
+    if family in ORACLES:
+        return ORACLES[family](json.loads((directory / "config.json").read_text(encoding="utf-8")))
+    return class_of(family, "ForCausalLM")(class_of(family, "Config").from_pretrained(directory))
+
+
 def load(directory, dtype):
-    model, info = class_of(family_of(directory.name), "ForCausalLM").from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
-    problems = {key: value for key, value in info.items() if value}
-    if problems:
-        raise RuntimeError(f"{directory}: Hugging Face did not load every tensor: {problems}")
+    family = family_of(directory.name)
+    if family in ORACLES:
+        model = empty_model(directory)
+        model.load_state_dict(safetensors.torch.load_file(directory / "model.safetensors"))
+    else:
+        model, info = class_of(family, "ForCausalLM").from_pretrained(
+            directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+        problems = {key: value for key, value in info.items() if value}
+        if problems:
+            raise RuntimeError(f"{directory}: Hugging Face did not load every tensor: {problems}")
     model = model.to(dtype).train()
     if dtype == torch.float64:
         rotary = model.model.rotary_emb
@@ -228,12 +265,10 @@ def write_config(directory, case):
 
 
 def write_model(directory, gen):
-    family = family_of(directory.name)
-    config = class_of(family, "Config").from_pretrained(directory)
     with torch.device("meta"):
-        model = class_of(family, "ForCausalLM")(config)
+        model = empty_model(directory)
         shapes = {n: t.shape for n, t in model.state_dict().items()}
-    if config.tie_word_embeddings:
+    if model.config.tie_word_embeddings:
         shapes.pop("lm_head.weight", None)
     files.write_model(directory, {n: random_value(n, shapes[n], gen).float() for n in sorted(shapes)}, shards=1)
 
