@@ -54,6 +54,10 @@ TEST_CASE("model: gradients with norms of heads, a window and a scale of queries
     check_model_gradients(tiny_windowed_config(norm), 41);
 }
 
+TEST_CASE("model: gradients of linear layers in the place of mixers") {
+  check_model_gradients(tiny_config("L*L"), 42);
+}
+
 TEST_CASE("model: gradients with a tied head: the embeddings have those of both ends") {
   ModelConfig config = tiny_config("M*-");
   config.tie_word_embeddings = true;

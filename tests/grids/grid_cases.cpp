@@ -124,16 +124,18 @@ ModelConfig pruned_grid_model() {
 
 namespace {
 FamilyModel family_model(const char* model_type, const Json& changes) {
-  Json config = {{"model_type", model_type}, {"vocab_size", 23},         {"hidden_size", 16},
-                 {"intermediate_size", 12},  {"num_hidden_layers", 4},   {"num_attention_heads", 4},
-                 {"num_key_value_heads", 2}, {"head_dim", 4},            {"rope_theta", 100},
-                 {"bos_token_id", 1},        {"eos_token_id", 2},        {"pad_token_id", nullptr}};
+  Json config = {{"model_type", model_type}, {"vocab_size", 23},       {"hidden_size", 16},
+                 {"intermediate_size", 12},  {"num_hidden_layers", 4}, {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2}, {"head_dim", 4},          {"rope_theta", 100},
+                 {"bos_token_id", 1},        {"eos_token_id", 2},      {"pad_token_id", nullptr}};
   config.update(changes);
   return {model_type, parse_hf_config(JsonView(config, "config.json"))};
 }
 }  // namespace
 
 const std::vector<FamilyModel>& family_models() {
+  const Json heads = {{"n_heads_in_group", 2}}, wide = {{"ffn_mult", 1}},
+             linear = {{"replace_with_linear", true}}, absent = {{"no_op", true}};
   static const std::vector<FamilyModel> models{
       family_model("llama", {{"attention_bias", true},
                              {"mlp_bias", true},
@@ -146,6 +148,14 @@ const std::vector<FamilyModel>& family_models() {
                                     {"llama_4_scaling_beta", 0.3}}}}),
       family_model("qwen2", {{"use_sliding_window", true}, {"sliding_window", 4}, {"max_window_layers", 2}}),
       family_model("qwen3", {{"attention_bias", true}}),
+      // Eight blocks in five layers.
+      family_model("nemotron-nas", {{"num_hidden_layers", 5},
+                                    {"block_configs",
+                                     {{{"attention", heads}, {"ffn", wide}},
+                                      {{"attention", linear}, {"ffn", wide}},
+                                      {{"attention", heads}, {"ffn", linear}},
+                                      {{"attention", heads}, {"ffn", absent}},
+                                      {{"attention", absent}, {"ffn", wide}}}}}),
   };
   return models;
 }

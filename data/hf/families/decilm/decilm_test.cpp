@@ -100,7 +100,7 @@ TEST_CASE("decilm: parts that would be misread are refused by name") {
   CHECK(fault(group(3), wide(2)) ==
         at + "attention.n_heads_in_group': want a divisor of num_attention_heads 4, got 3");
   CHECK(fault(group(2), wide(0)).find(at + "ffn.ffn_mult': want a number above 0") == 0);
-  CHECK(fault({}, wide(2)).find("n_heads_in_group") != std::string::npos);
+  CHECK(fault(Json::object(), wide(2)).find("n_heads_in_group") != std::string::npos);
   CHECK(fault(absent, absent).find("'block_configs': want a layer that is not empty") != std::string::npos);
   CHECK(message_of([] {
           (void)parse(small({{"num_hidden_layers", 5}}));
