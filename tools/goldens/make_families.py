@@ -116,7 +116,7 @@ CASES = {
     # Every form of a layer. The width of an MLP is a multiple of 256, so the model is narrow otherwise.
     "decilm": dict(
         family="nemotron-nas",
-        seed=7,
+        seed=8,
         by_hand=True,
         keys=dict(
             hidden_size=8, num_attention_heads=4, num_hidden_layers=None, intermediate_size=None, tie_word_embeddings=False,
