@@ -33,14 +33,21 @@ struct InspectArguments {
 
 /// Blocks of other sizes than the rest: "  block 7   moe of its own: num_experts_per_tok 4,
 ///                                                   moe_intermediate_size 1280".
+/// Where layers of the files are several blocks: "  model.layers.7.mlp of its own: intermediate_size 7168".
 void print_own_sizes(const ModelConfig& config) {
   for (const auto& [number, own] : config.own_configs) {
     const Json sizes = differing_block_keys(config.common(), own);
     std::string text;
     for (const auto& [key, value] : sizes.items())
       text += cat(text.empty() ? "" : ", ", key, " ", dump_json(value, -1));
-    std::cout << "  block " << std::setw(4) << number
-              << name_of(config.blocks[static_cast<std::size_t>(number)]) << " of its own: " << text << '\n';
+    if (own.attention.window != config.attention.window)
+      text += cat(text.empty() ? "" : ", ", "sliding_window ", own.attention.window);
+    if (config.names.layered())
+      std::cout << "  " << config.text(mixer_of(block_name(number)));
+    else
+      std::cout << "  block " << std::setw(4) << number
+                << name_of(config.blocks[static_cast<std::size_t>(number)]);
+    std::cout << " of its own: " << text << '\n';
   }
 }
 
@@ -77,6 +84,9 @@ void inspect_model(const InspectArguments& options) {
   for (const BlockKind kind : block_kinds())
     if (config.count(kind) > 0)
       std::cout << "  " << std::setw(10) << name_of(kind) << config.count(kind) << '\n';
+  if (config.attention.window > 0)
+    std::cout << "  a query sees " << counted(config.attention.window, "key")
+              << " at most (sliding_window)\n";
   print_own_sizes(config);
   std::cout << "\ntensors (experts are listed stacked)\n";
   for (const auto* list : {&specs, &mtp})
