@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "core/log.h"
 #include "data/datasets/describe.h"
 #include "data/files/link.h"
 #include "data/hf/config_keys.h"
