@@ -28,7 +28,7 @@ import tempfile
 from pathlib import Path
 
 from small_data import make_data
-from small_models import DAMAGED_ROWS, OTHERS, make_models
+from small_models import DAMAGED_ROWS, REFUSED, make_models
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("examples") / "llm_finetune" / "nemotron"
@@ -127,7 +127,7 @@ def least_ranks(program, recipe, folder, most):
 
 def check_refused(program, recipe, model, folder):
     """A model of another architecture is refused by the name of its class, wherever the recipe is read."""
-    wanted = OTHERS[model]["architectures"][0]
+    wanted = REFUSED[model]["architectures"][0]
     for what, arguments in (("check", ["train", "--check", recipe]), ("plan", ["plan", recipe, "--ranks", "8"])):
         code, text = program.run(what, arguments, folder)
         if code != 2 or wanted not in text:
@@ -156,8 +156,8 @@ def check_recipe(program, file, row, folder):
         raise Failure("has no model.pretrained_model_name_or_path")
     model = found[1]
     if row.refused:
-        if model not in OTHERS:
-            raise Failure(f"the table says refused, but {model} is a NemotronH model")
+        if model not in REFUSED:
+            raise Failure(f"the table says refused, but {model} is a model of a known family")
         return check_refused(program, recipe, model, folder)
     # The small data give fewer steps than the recipe warms up.
     no_warmup = ["lr_scheduler.lr_warmup_steps=0"] if re.search(r"lr_warmup_steps: [1-9]", text) else []

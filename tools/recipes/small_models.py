@@ -78,15 +78,31 @@ NEMOTRON_H = {
 DAMAGED_MODEL = "nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16"
 DAMAGED_ROWS = range(2001, 2004)
 
-# Models of other architectures have a config.json alone: nothing else of them is ever read.
-OTHERS = {
-    "nvidia/Llama-3.1-Nemotron-Nano-8B-v1": {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256},
-    "nvidia/Llama-3_3-Nemotron-Super-49B-v1_5": {
-        "architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "hidden_size": 8192, "num_hidden_layers": 80,
-        "block_configs": [{"attention": {"n_heads_in_group": 8, "no_op": False}, "ffn": {"ffn_mult": 2.625, "no_op": False}}]},
+LLAMA = {
+    "torch_dtype": "bfloat16", "vocab_size": 2048, "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "num_hidden_layers": 4, "intermediate_size": 64, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0, "pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2,
 }
+
+
+def pruned(attention=None, ffn=None):
+    """A layer of DeciLM: query heads for each key and value head, and the factor of the MLP's width; None: absent."""
+    return {
+        "attention": {"n_heads_in_group": attention, "no_op": attention is None, "replace_with_linear": False},
+        "ffn": {"ffn_mult": ffn, "no_op": ffn is None, "replace_with_linear": False},
+    }
+
+
+# Name of the Hub to the whole config.
+OTHER_FAMILIES = {
+    "nvidia/Llama-3.1-Nemotron-Nano-8B-v1": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **LLAMA},
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1_5": {
+        **LLAMA, "architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "num_key_value_heads": None,
+        "intermediate_size": None, "block_configs": [pruned(2, 2.625), pruned(2, 1.0), pruned(None, 1.0), pruned(2, 5.25)]},
+}
+
+# Models of architectures that are refused have a config.json alone: nothing else of them is ever read.
+REFUSED = {}
 
 CHAT_TEMPLATE = """\
 {%- for message in messages %}<|{{ message.role }}|>
@@ -128,13 +144,13 @@ def zero_rows(file, tensor, rows):
 
 def make_models(hub, scratch, tokenizer, run_program):
     """Makes all of them. `run_program(arguments)` runs nemocube and raises where it fails."""
-    for name, config in OTHERS.items():
+    for name, config in REFUSED.items():
         (snapshot(hub, "models", name) / "config.json").write_text(json.dumps(config))
-    for name, own in NEMOTRON_H.items():
+    for name, config in [*((name, {**BASE, **own}) for name, own in NEMOTRON_H.items()), *OTHER_FAMILIES.items()]:
         work = scratch / name
         work.mkdir(parents=True)
-        (work / "config.json").write_text(json.dumps({**BASE, **own}))
-        mtp = ", num_nextn_predict_layers: 1" if "num_nextn_predict_layers" in own else ""
+        (work / "config.json").write_text(json.dumps(config))
+        mtp = ", num_nextn_predict_layers: 1" if "num_nextn_predict_layers" in config else ""
         (work / "recipe.yaml").write_text(RECIPE.format(model=work, mtp=mtp, run=work / "run"))
         run_program(["train", str(work / "recipe.yaml")])
         place = snapshot(hub, "models", name)
