@@ -1,0 +1,44 @@
+#pragma once
+#include <string>
+
+#include "train/run/started_run.h"
+#include "train/run/validation.h"
+
+namespace nemocube {
+
+/// The validations of a run: after which steps they come, what an earlier process did of them, and when their
+/// losses end the run. All ranks call each function together, and get the same result.
+class ValidationSteps {
+ public:
+  /// Both outlive this object. `log`: null on all ranks but the first.
+  ValidationSteps(StartedRun& run, RunLog* log) : run_(run), log_(log) {}
+
+  /// Before the first step: counts the validation after the last step of an earlier process for early
+  /// stopping, if the checkpoint or the logs have the loss of each set.
+  void count_known();
+  /// After count_known(): validates after the last step of an earlier process, where that was due and is not
+  /// known. False when a signal ended this validation, too.
+  bool make_up(const Validation::Stop& stop);
+
+  /// Whether to validate after `step`. `preempted`: a signal asked the run to end after this step.
+  bool is_due(std::int64_t step, bool preempted = false) const;
+  /// Validates after the last step done, and counts the losses for early stopping. Returns them as
+  /// Validation::run() does, those in `known` included.
+  Losses run(const Validation::Stop& stop, const Losses& known = {});
+  /// Whether these are the losses of all sets.
+  bool is_complete(const Losses& losses) const { return losses.size() == run_.validation.sets(); }
+
+  /// Whether early stopping ends the run.
+  bool stops_early() const;
+  /// Why early stopping ends the run (reason_of_end()); empty where it does not.
+  std::string end_by_early_stopping() const;
+
+ private:
+  void count(std::int64_t step, const Losses& losses);
+  Losses known_losses(std::int64_t step) const;
+
+  StartedRun& run_;
+  RunLog* log_;
+};
+
+}  // namespace nemocube
