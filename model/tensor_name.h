@@ -125,8 +125,8 @@ class ModelNames {
  public:
   /// Each block is a layer of the files. The table lives as long as the program.
   ModelNames(const NameTable& table = usual_names) : table_(&table) {}  // NOLINT: a table alone is such names
-  /// `blocks`: of each block in order, ascending by layer and slot. `layers`: of the files, where the last ones
-  /// have no block.
+  /// `blocks`: of each block in order, ascending by layer and slot. `layers`: of the files, where the last
+  /// ones have no block.
   ModelNames(const NameTable& table, std::vector<LayerSlot> blocks, std::int64_t layers = 0)
       : table_(&table), blocks_(std::move(blocks)), layers_(layers) {}
 

@@ -43,8 +43,8 @@ inline ModelConfig tiny_llama_config() {
   return config;
 }
 
-/// Attention whose queries and keys have norms of this kind, whose queries grow with their position, and which
-/// sees all keys in the first layer and the last three in the second.
+/// Attention whose queries and keys have norms of this kind, whose queries grow with their position, and
+/// which sees all keys in the first layer and the last three in the second.
 inline ModelConfig tiny_windowed_config(NormKind head_norm) {
   ModelConfig config = tiny_config("*-*-");
   config.attention.rope = {.type = RopeType::standard, .rope_theta = 100};

@@ -58,8 +58,8 @@ std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t block
   const std::int64_t below = stages - stages % pp, above = below + pp;
   if (stages != below) {
     const std::int64_t rounded = round == "up" ? above : round == "down" ? below : 0;
-    require(rounded > 0, "layers_per_stage ", layers, " makes ", stages, " stages of ",
-            counted(blocks, unit), "; want a multiple of pp ", pp, ": round_virtual_stages_to_pp_multiple up makes ", above,
+    require(rounded > 0, "layers_per_stage ", layers, " makes ", stages, " stages of ", counted(blocks, unit),
+            "; want a multiple of pp ", pp, ": round_virtual_stages_to_pp_multiple up makes ", above,
             below > 0 ? cat(", down ", below) : "");
     stages = rounded;
   }

@@ -82,7 +82,7 @@ struct Task {
   MtpTraining mtp = {};
   bool pruned = false;
   std::string family = {};  ///< of family_models(); empty: grid_model() or pruned_grid_model()
-  double noise_alpha = 0;  ///< of noise on the embeddings
+  double noise_alpha = 0;   ///< of noise on the embeddings
   /// Half as many heads and longer chunks: the software GPU spends most of a step in the scans.
   bool short_scans = false;
   int microbatches = 8;  ///< of a step, over all replicas

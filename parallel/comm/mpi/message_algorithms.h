@@ -20,8 +20,8 @@ struct MessageCall {
   std::int64_t storage_bytes = 0;  ///< that ranks of this communicator alone write or read now
 };
 
-/// Executes a collective by messages between pairs of ranks. Every rank sends directly to every other one, rank
-/// r first to r + 1. With n ranks and N bytes, all ranks together send
+/// Executes a collective by messages between pairs of ranks. Every rank sends directly to every other one,
+/// rank r first to r + 1. With n ranks and N bytes, all ranks together send
 ///   all_reduce      2 (n - 1) N: each rank adds one part of N / n and sends the sum to all. Up to 4 KiB
 ///                   each rank sends all to all, n (n - 1) N, and adds everything: half the latency
 ///   reduce_scatter  (n - 1) N, the first half of all_reduce; N counts the input of one rank
