@@ -121,6 +121,7 @@ TEST_CASE("device: operations on the software GPU move what they must, without b
                                        {"causal_conv1d", "bf16"},
                                        {"embedding", "bf16"},
                                        {"gated_rmsnorm", "bf16"},
+                                       {"gelu", "bf16"},
                                        {"global_norm", "bf16"},
                                        {"layernorm", "f32"},
                                        {"layernorm", "bf16"},
