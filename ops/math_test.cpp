@@ -89,3 +89,16 @@ TEST_CASE_TEMPLATE("sigmoid, silu, softplus and their gradients: far from zero, 
   for (const T y : {sigmoid(nan), silu(nan), silu_grad(nan), softplus(nan), softplus_grad(nan)})
     CHECK(std::isnan(y));
 }
+
+TEST_CASE("vec_tanh: f32 keeps its error bound, f64 is the standard library's") {
+  CHECK(worst_of(100, [](float x) {
+          return std::abs(x) < 1e-30f ? 0 : relative(vec_tanh(x), std::tanh(double{x}));
+        }) < 5e-7);
+  for (const float x : {1e30f, inf}) {
+    CHECK(vec_tanh(x) == 1);
+    CHECK(vec_tanh(-x) == -1);
+  }
+  CHECK(vec_tanh(0.0f) == 0);
+  CHECK(std::isnan(vec_tanh(std::nanf(""))));
+  CHECK(vec_tanh(0.3) == std::tanh(0.3));
+}

@@ -8,6 +8,7 @@
 
 #include "core/parallel_for.h"
 #include "ops/attention/attention_kernels.h"
+#include "ops/math.h"
 
 /// Parts shared by the tiled forward and backward pass.
 ///
@@ -41,18 +42,8 @@ inline float exp2_tile(float x) {
 }
 inline double exp2_tile(double x) { return std::exp2(x); }
 
-/// tanh x: |relative error| < 5e-7. From 1/4 on by e^(-2 |x|), below by the first terms of the series,
-/// because 1 - e^(-2 |x|) cancels there.
-inline float tanh_tile(float x) {
-  const float magnitude = std::abs(x), square = x * x;
-  const float e = exp2_tile(magnitude * -2.8853900818f);
-  float series = 2.1869488536e-2f;
-  series = series * square - 5.3968253968e-2f;
-  series = series * square + 1.3333333333e-1f;
-  series = series * square - 3.3333333333e-1f;
-  series = series * square * x + x;
-  return magnitude < 0.25f ? series : std::copysign((1.0f - e) / (1.0f + e), x);
-}
+/// tanh x: |relative error| < 5e-7.
+inline float tanh_tile(float x) { return tanh_by(x, exp2_tile(std::abs(x) * -2.8853900818f)); }
 inline double tanh_tile(double x) { return std::tanh(x); }
 
 constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.693147180559945309417;

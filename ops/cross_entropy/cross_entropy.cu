@@ -8,6 +8,7 @@
 #include "core/cuda/pack.cuh"
 #include "core/cuda/rows.cuh"
 #include "ops/cross_entropy/cross_entropy_kernels.h"
+#include "ops/cross_entropy/logit_shape.cuh"
 #include "ops/math.cuh"
 
 namespace nemocube::cuda {
@@ -81,8 +82,9 @@ __device__ Tile<T> load_tile(const T* z, std::int64_t tile_start, std::int64_t c
   return tile;
 }
 
-template <bool aligned, int threads, class T>
-__device__ void add_tile(Softmax& s, const Tile<T>& tile, std::int64_t tile_start, std::int64_t cols) {
+template <bool aligned, int threads, class T, class Shape>
+__device__ void add_tile(Softmax& s, const Tile<T>& tile, std::int64_t tile_start, std::int64_t cols,
+                         const Shape& shape) {
   constexpr int N = Tile<T>::N;
   float z[packs_at_once * N];
 #pragma unroll
@@ -90,6 +92,7 @@ __device__ void add_tile(Softmax& s, const Tile<T>& tile, std::int64_t tile_star
   for_own_packs<T, threads>(tile_start, cols, [&](int j, std::int64_t c) {
     float values[N];
     tile.packs[j].read(values);
+    shape.template apply<aligned>(values, c, columns_from<aligned, N>(c, cols));
 #pragma unroll
     for (int i = 0; i < N; ++i)
       if (i < columns_from<aligned, N>(c, cols)) z[j * N + i] = values[i];
@@ -109,20 +112,20 @@ __device__ Softmax join_block(const Softmax& own) {
   return of_row;
 }
 
-/// z[label]; 0 for a label that is no column.
-template <class T>
-__device__ float at_label(const T* z, std::int64_t cols, std::int64_t label) {
-  return label >= 0 && label < cols ? to_float(z[label]) : 0;
+/// z'[label]; 0 for a label that is no column.
+template <class T, class Shape>
+__device__ float at_label(const T* z, std::int64_t cols, std::int64_t label, const Shape& shape) {
+  return label >= 0 && label < cols ? shape.at(to_float(z[label]), label) : 0;
 }
 
 __device__ double loss_of(float max, float sum, float at_label) {
   return static_cast<double>(max) - at_label + log(static_cast<double>(sum));
 }
 
-template <class T, bool aligned, int threads>
+template <class T, bool aligned, int threads, class Shape>
 __global__ void __launch_bounds__(threads)
     statistics_kernel(float* max, Rows<float> sums, Rows<T> logits, const std::int64_t* labels,
-                      std::int64_t begin, std::int64_t cols) {
+                      std::int64_t begin, std::int64_t cols, Shape shape) {
   const std::int64_t row = blockIdx.x, label = labels[row];
   Softmax s;
   float logit = 0;
@@ -135,10 +138,10 @@ __global__ void __launch_bounds__(threads)
     for (std::int64_t c = 0; c < cols; c += tile_columns<T, threads>) {
       const Tile<T> tile = next;
       next = load_tile<aligned, threads>(z, c + tile_columns<T, threads>, cols);
-      add_tile<aligned, threads>(s, tile, c, cols);
+      add_tile<aligned, threads>(s, tile, c, cols, shape);
     }
     s = join_block<threads>(s);
-    logit = at_label(z, cols, label - begin);
+    logit = at_label(z, cols, label - begin, shape);
   }
   if (threadIdx.x > 0) return;
   max[row] = s.max;
@@ -148,21 +151,25 @@ __global__ void __launch_bounds__(threads)
 
 template <class T, bool aligned>
 void statistics_of_rows(const RowStatistics& s, const Tensor& logits, const Tensor& labels,
-                        std::int64_t begin) {
+                        std::int64_t begin, const LogitShape& shape) {
   visit_block_size(blocks_for(logits.cols(), packs_at_once * whole_pack<T>), [&](auto threads) {
-    launch("cross_entropy statistics", statistics_kernel<T, aligned, threads>, blocks_for(logits.rows(), 1),
-           threads, data_of<float>(s.max), rows_of<float>(s.sums), rows_of<T>(logits),
-           static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), begin, logits.cols());
+    visit_shape(shape, [&]<class Shape>(const Shape& shaped) {
+      launch("cross_entropy statistics", statistics_kernel<T, aligned, threads, Shape>,
+             blocks_for(logits.rows(), 1), threads, data_of<float>(s.max), rows_of<float>(s.sums),
+             rows_of<T>(logits), static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), begin,
+             logits.cols(), shaped);
+    });
   });
 }
 
-void statistics(const RowStatistics& s, const Tensor& logits, const Tensor& labels, std::int64_t begin) {
+void statistics(const RowStatistics& s, const Tensor& logits, const Tensor& labels, std::int64_t begin,
+                const LogitShape& shape) {
   visit_storage("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
     if (logits.rows() == 0) return;
-    if (logits.cols() % whole_pack<T> == 0 && rows_aligned(logits))
-      statistics_of_rows<T, true>(s, logits, labels, begin);
+    if (logits.cols() % whole_pack<T> == 0 && rows_aligned(logits, shape.bias))
+      statistics_of_rows<T, true>(s, logits, labels, begin, shape);
     else
-      statistics_of_rows<T, false>(s, logits, labels, begin);
+      statistics_of_rows<T, false>(s, logits, labels, begin, shape);
   });
 }
 
@@ -236,20 +243,20 @@ struct RowGradient {
   std::int64_t label;  // as a column; any number that is none for a label that is not here
 };
 
-/// The gradient of a pack of logits, whose first column is c, in place of them.
-template <int N>
-__device__ void gradient_of_pack(float (&z)[N], std::int64_t c, const RowGradient& row) {
+/// The gradient of a pack of logits z', whose first column is c, in place of them.
+template <int N, class Shape>
+__device__ void gradient_of_pack(float (&z)[N], std::int64_t c, const RowGradient& row, const Shape& shape) {
   const std::int64_t at = row.label - c;
   const bool has_label = at >= 0 && at < N;
   float of_label = 0;
   if (has_label) {
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      if (i == at) of_label = row.scale * (row.factor * quick_exp(z[i] - row.shift) - 1);
+      if (i == at) of_label = row.scale * (row.factor * quick_exp(z[i] - row.shift) - 1) * shape.slope(z[i]);
   }
   const float both = row.scale * row.factor;
 #pragma unroll
-  for (int i = 0; i < N; ++i) z[i] = both * quick_exp(z[i] - row.shift);
+  for (int i = 0; i < N; ++i) z[i] = both * quick_exp(z[i] - row.shift) * shape.slope(z[i]);
   if (has_label) {
 #pragma unroll
     for (int i = 0; i < N; ++i)
@@ -261,9 +268,10 @@ template <class D, class T>
 constexpr int gradient_pack = whole_pack<std::conditional_t<(sizeof(D) > sizeof(T)), D, T>>;
 
 // d may be z, so that no pointer is restricted.
-template <class D, class T, bool aligned>
+template <class D, class T, bool aligned, class Shape>
 __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const float* max, Rows<float> sums,
-                                const std::int64_t* labels, std::int64_t begin, DeviceScale scale) {
+                                const std::int64_t* labels, std::int64_t begin, DeviceScale scale,
+                                Shape shape) {
   constexpr int N = gradient_pack<D, T>;
   for_own_pack<N>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t count) {
     const std::int64_t label = labels[r];
@@ -274,7 +282,8 @@ __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const
                             .scale = static_cast<float>(scale.value()),
                             .label = label - begin};
       Pack<T, N>::template load<aligned>(logits.row(r) + c, aligned ? N : count).read(z);
-      gradient_of_pack(z, c, row);
+      shape.template apply<aligned>(z, c, aligned ? N : count);
+      gradient_of_pack(z, c, row, shape);
     }
     Pack<D, N>::of(z).template store<aligned>(d.row(r) + c, aligned ? N : count);
   });
@@ -282,24 +291,26 @@ __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const
 
 template <class D, class T>
 void gradient_of(const Tensor& dlogits, const Tensor& logits, const RowStatistics& s, const Tensor& labels,
-                 std::int64_t begin, const GradScale& scale) {
-  const auto kernel = logits.cols() % gradient_pack<D, T> == 0 && rows_aligned(dlogits, logits)
-                          ? gradient_kernel<D, T, true>
-                          : gradient_kernel<D, T, false>;
-  launch_elementwise<gradient_pack<D, T>>(
-      "cross_entropy gradient", kernel, logits.rows(), logits.cols(), rows_of<D>(dlogits), rows_of<T>(logits),
-      static_cast<const float*>(data_of<float>(s.max)), rows_of<float>(s.sums),
-      static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), begin, on_device(scale));
+                 std::int64_t begin, const GradScale& scale, const LogitShape& shape) {
+  visit_shape(shape, [&]<class Shape>(const Shape& shaped) {
+    const auto kernel = logits.cols() % gradient_pack<D, T> == 0 && rows_aligned(dlogits, logits, shape.bias)
+                            ? gradient_kernel<D, T, true, Shape>
+                            : gradient_kernel<D, T, false, Shape>;
+    launch_elementwise<gradient_pack<D, T>>(
+        "cross_entropy gradient", kernel, logits.rows(), logits.cols(), rows_of<D>(dlogits),
+        rows_of<T>(logits), static_cast<const float*>(data_of<float>(s.max)), rows_of<float>(s.sums),
+        static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), begin, on_device(scale), shaped);
+  });
 }
 
 void gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& s, const Tensor& labels,
-              std::int64_t begin, const GradScale& scale) {
+              std::int64_t begin, const GradScale& scale, const LogitShape& shape) {
   visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     if (logits.numel() == 0) return;
     if (logits.dtype() == dlogits.dtype())
-      gradient_of<D, D>(dlogits, logits, s, labels, begin, scale);
+      gradient_of<D, D>(dlogits, logits, s, labels, begin, scale, shape);
     else
-      gradient_of<D, float>(dlogits, logits, s, labels, begin, scale);
+      gradient_of<D, float>(dlogits, logits, s, labels, begin, scale, shape);
   });
 }
 
@@ -308,10 +319,10 @@ void gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& 
 // because they are the likeliest to be in the L2 cache.
 // d may be z: a thread writes the columns that it has read itself, and z[label] is read before any thread
 // writes.
-template <class D, class T, bool aligned, int threads>
+template <class D, class T, bool aligned, int threads, class Shape>
 __global__ void __launch_bounds__(threads)
     losses_and_gradient_kernel(Rows<D> d, double* losses, Rows<T> logits, const std::int64_t* labels,
-                               std::int64_t cols, DeviceScale scale, int held) {
+                               std::int64_t cols, DeviceScale scale, int held, Shape shape) {
   constexpr int N = Tile<T>::N;
   constexpr std::int64_t columns = tile_columns<T, threads>;
   extern __shared__ __align__(16) char held_bytes[];
@@ -337,10 +348,10 @@ __global__ void __launch_bounds__(threads)
     if (t < held)
       for_own_packs<T, threads>(t * columns, cols,
                                 [&](int j, std::int64_t) { held_pack(t, j) = tile.packs[j]; });
-    add_tile<aligned, threads>(s, tile, t * columns, cols);
+    add_tile<aligned, threads>(s, tile, t * columns, cols, shape);
   }
   float logit = 0;
-  if (threadIdx.x == 0) logit = at_label(z, cols, label);
+  if (threadIdx.x == 0) logit = at_label(z, cols, label, shape);
   s = join_block<threads>(s);
   if (s.max == -infinity) s.sum = NAN;  // no token is possible
   if (threadIdx.x == 0) losses[row] = loss_of(s.max, s.sum, logit);
@@ -356,7 +367,8 @@ __global__ void __launch_bounds__(threads)
     for_own_packs<T, threads>(t * columns, cols, [&](int j, std::int64_t c) {
       float values[N];
       tile.packs[j].read(values);
-      gradient_of_pack(values, c, of_row);
+      shape.template apply<aligned>(values, c, columns_from<aligned, N>(c, cols));
+      gradient_of_pack(values, c, of_row, shape);
       Pack<D, N>::of(values).template store<aligned>(d.row(row) + c, columns_from<aligned, N>(c, cols));
     });
     tile = next;
@@ -365,38 +377,41 @@ __global__ void __launch_bounds__(threads)
 
 template <class D, class T, bool aligned>
 void losses_and_gradient_of_rows(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
-                                 const Tensor& labels, const GradScale& scale) {
+                                 const Tensor& labels, const GradScale& scale, const LogitShape& shape) {
   visit_block_size(blocks_for(logits.cols(), packs_at_once * whole_pack<T>), [&](auto threads) {
     constexpr std::int64_t columns = tile_columns<T, threads>;
     constexpr std::int64_t tile_bytes = columns * std::int64_t{sizeof(T)};
     constexpr std::int64_t of_reduction = 1024;  // bytes, more than join_block() has
     const std::int64_t most = (device_limits().shared_bytes - of_reduction) / tile_bytes,
                        held = std::min<std::int64_t>(most, (logits.cols() - 1) / columns);
-    launch_shared("cross_entropy losses and gradient", losses_and_gradient_kernel<D, T, aligned, threads>,
-                  blocks_for(logits.rows(), 1), threads, static_cast<std::size_t>(held * tile_bytes),
-                  rows_of<D>(dlogits), data_of<double>(losses), rows_of<T>(logits),
-                  static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), logits.cols(),
-                  on_device(scale), static_cast<int>(held));
+    visit_shape(shape, [&]<class Shape>(const Shape& shaped) {
+      launch_shared("cross_entropy losses and gradient",
+                    losses_and_gradient_kernel<D, T, aligned, threads, Shape>, blocks_for(logits.rows(), 1),
+                    threads, static_cast<std::size_t>(held * tile_bytes), rows_of<D>(dlogits),
+                    data_of<double>(losses), rows_of<T>(logits),
+                    static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), logits.cols(),
+                    on_device(scale), static_cast<int>(held), shaped);
+    });
   });
 }
 
 template <class D, class T>
 void losses_and_gradient_of(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
-                            const Tensor& labels, const GradScale& scale) {
-  if (logits.cols() % whole_pack<T> == 0 && rows_aligned(dlogits, logits))
-    losses_and_gradient_of_rows<D, T, true>(dlogits, losses, logits, labels, scale);
+                            const Tensor& labels, const GradScale& scale, const LogitShape& shape) {
+  if (logits.cols() % whole_pack<T> == 0 && rows_aligned(dlogits, logits, shape.bias))
+    losses_and_gradient_of_rows<D, T, true>(dlogits, losses, logits, labels, scale, shape);
   else
-    losses_and_gradient_of_rows<D, T, false>(dlogits, losses, logits, labels, scale);
+    losses_and_gradient_of_rows<D, T, false>(dlogits, losses, logits, labels, scale, shape);
 }
 
 void losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
-                         const Tensor& labels, const GradScale& scale) {
+                         const Tensor& labels, const GradScale& scale, const LogitShape& shape) {
   visit_storage("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     if (logits.rows() == 0) return;
     if (logits.dtype() == dlogits.dtype())
-      losses_and_gradient_of<D, D>(dlogits, losses, logits, labels, scale);
+      losses_and_gradient_of<D, D>(dlogits, losses, logits, labels, scale, shape);
     else
-      losses_and_gradient_of<D, float>(dlogits, losses, logits, labels, scale);
+      losses_and_gradient_of<D, float>(dlogits, losses, logits, labels, scale, shape);
   });
 }
 
@@ -428,88 +443,28 @@ void scale(const Tensor& dlogits, const Tensor& dloss) {
   });
 }
 
-// Copies of rows by bytes, as units of 2, 4, 8 or 16 of them. A row has 2^k threads of a block, as many as it
-// has units, at most all.
-constexpr int copy_threads = 256;
-
-template <class Unit>
-struct RowCopy {
-  Rows<Unit> to, from;
-  std::int64_t to_rows, units;
-  const std::int64_t* list;
-  std::int64_t count, from_rows;  // of the list; entries of it that are no rows are `from_rows` or more
-  int row_threads;
-};
-
-/// The index of `row` in the list, -1 where it is not there.
-__device__ std::int64_t index_in(const std::int64_t* list, std::int64_t count, std::int64_t row) {
-  std::int64_t low = 0, high = count;
-  while (low < high) {
-    const std::int64_t middle = (low + high) / 2;
-    if (list[middle] < row)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < count && list[low] == row ? low : -1;
+template <class T, bool aligned>
+__global__ void shape_kernel(RowBlocks grid, Rows<T> logits, ShapedLogits shape) {
+  constexpr int N = whole_pack<T>;
+  for_own_pack<N>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t count) {
+    T* const at = logits.row(r) + c;
+    float z[N];
+    Pack<T, N>::template load<aligned>(at, count).read(z);
+    shape.apply<aligned>(z, c, count);
+    Pack<T, N>::of(z).template store<aligned>(at, count);
+  });
 }
 
-template <class Unit, bool scatter>
-__global__ void __launch_bounds__(copy_threads) copy_rows_kernel(const RowCopy<Unit> t) {
-  const int rows_at_once = copy_threads / t.row_threads;
-  const std::int64_t row =
-      static_cast<std::int64_t>(blockIdx.x) * rows_at_once + static_cast<int>(threadIdx.x) / t.row_threads;
-  if (row >= t.to_rows) return;
-  std::int64_t source = -1;
-  if (scatter)
-    source = index_in(t.list, t.count, row);
-  else if (row < t.count && t.list[row] < t.from_rows)
-    source = t.list[row];
-#pragma unroll 1  // unrolled, the loop begins with a division
-  for (std::int64_t u = static_cast<int>(threadIdx.x) % t.row_threads; u < t.units; u += t.row_threads)
-    t.to.row(row)[u] = source >= 0 ? t.from.row(source)[u] : Unit{};
+void shape_rows(const Tensor& logits, const LogitShape& shape) {
+  visit_storage("shape_logits", logits.dtype(), [&]<class T>(TypeTag<T>) {
+    visit_shape(shape, [&]<class Shape>(const Shape& shaped) {
+      if constexpr (!Shape::plain)
+        launch_elementwise<whole_pack<T>>(
+            "shape_logits", rows_aligned(logits, shape.bias) ? shape_kernel<T, true> : shape_kernel<T, false>,
+            logits.rows(), logits.cols(), rows_of<T>(logits), shaped);
+    });
+  });
 }
-
-template <int unit_bytes, bool scatter>
-void copy_units(const Tensor& to, const Tensor& from, const Tensor& list) {
-  using Unit = typename pack_detail::Raw<unit_bytes>::type;
-  const auto rows = [](const Tensor& t) {
-    const std::int64_t stride = t.rows() > 1 ? t.row_stride() * size_of(t.dtype()) / unit_bytes : 0;
-    return Rows<Unit>{static_cast<Unit*>(t.address()), stride};
-  };
-  RowCopy<Unit> t{.to = rows(to),
-                  .from = rows(from),
-                  .to_rows = to.rows(),
-                  .units = to.cols() * size_of(to.dtype()) / unit_bytes,
-                  .list = data_of<std::int64_t>(list),
-                  .count = list.numel(),
-                  .from_rows = from.rows(),
-                  .row_threads = 1};
-  while (t.row_threads < copy_threads && t.row_threads < t.units) t.row_threads *= 2;
-  launch(scatter ? "cross_entropy scatter" : "cross_entropy gather", copy_rows_kernel<Unit, scatter>,
-         blocks_for(t.to_rows, copy_threads / t.row_threads), copy_threads, t);
-}
-
-template <bool scatter>
-void copy_rows(const Tensor& to, const Tensor& from, const Tensor& list) {
-  if (to.numel() == 0) return;
-  std::uint64_t together = static_cast<std::uint64_t>(to.cols() * size_of(to.dtype()));
-  for (const Tensor* t : {&to, &from}) {
-    together |= reinterpret_cast<std::uintptr_t>(t->address());
-    if (t->rows() > 1) together |= static_cast<std::uint64_t>(t->row_stride() * size_of(t->dtype()));
-  }
-  if (together % 16 == 0)
-    copy_units<16, scatter>(to, from, list);
-  else if (together % 8 == 0)
-    copy_units<8, scatter>(to, from, list);
-  else if (together % 4 == 0)
-    copy_units<4, scatter>(to, from, list);
-  else
-    copy_units<2, scatter>(to, from, list);
-}
-
-// Products of any number of rows cost the same preparation.
-std::int64_t rows_of_products(const Tensor& rows) { return rows.numel(); }
 
 const Provide provided[] = {{column_statistics, statistics},
                             {rescale_sums, rescale},
@@ -518,9 +473,7 @@ const Provide provided[] = {{column_statistics, statistics},
                             {softmax_gradient, gradient},
                             {softmax_losses_and_gradient, losses_and_gradient},
                             {scale_gradient, scale},
-                            {gather_labelled, copy_rows<false>},
-                            {scatter_labelled, copy_rows<true>},
-                            {product_rows, rows_of_products}};
+                            {shape_logits_kernel, shape_rows}};
 
 }  // namespace
 }  // namespace nemocube::cuda

@@ -2,6 +2,7 @@
 #include "core/autograd.h"
 #include "ops/cross_entropy/grad_scale.h"
 #include "ops/cross_entropy/labels.h"
+#include "ops/cross_entropy/logit_options.h"
 #include "ops/vocabulary_part.h"
 
 /// Cross-entropy against labels that are already shifted: labels[t] is the target of logits[t]; -100 marks
@@ -15,6 +16,10 @@
 /// result     shape [], f32 (f64 for f64); 0 when no row is labelled
 /// arithmetic exponentials and sums over the vocabulary in f32 (f64 for f64); row losses are added in f64 in
 ///            row order, on CUDA in another fixed order
+///
+/// Of z' (LogitOptions) the same, and with the gradients of that:
+///     dz = dz' (1 - (z'/c)^2)        db = sum of dz over the rows
+/// z' is formed as z is read, in the dtype of the arithmetic, and is not stored.
 ///
 /// The vocabulary may be cut over ranks (VocabularyPart). Each rank then passes the logits of its own tokens,
 /// and all pass the same labels. For each row, with sums and maximum over the ranks as well:
@@ -35,8 +40,12 @@ namespace nemocube {
 /// gradient   formed with the loss where a tape records: logits are read once, dz / dloss is written once,
 ///            and the tape holds it in place of the logits. Backward multiplies it by dloss, which costs a
 ///            pass and a rounding to its dtype unless dloss is 1
+/// options    see above. The bias has the dtype of the logits. db sums dz as it is stored, in f32 (f64 for
+///            f64), in an order that depends on the number of rows alone
 /// messages   one block of all rows
+/// errors     Error for logits without a dimension or of no floating dtype, labels of another number, options
+///            as check_logit_options() says
 Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, const GradScale& grad_scale = 1,
-                  const VocabularyPart& part = {});
+                  const VocabularyPart& part = {}, const LogitOptions& options = {});
 
 }  // namespace nemocube

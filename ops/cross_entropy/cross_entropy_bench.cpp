@@ -108,7 +108,7 @@ std::vector<BenchCase> of_logits(const BenchOptions& options) {
     tape.backward(sum, Tensor::scalar(1, sum.value().dtype(), z.device()));
     return sum.value();
   };
-  const auto at_once = [=] { softmax_losses_and_gradient(gradient, losses, chunk, labels.values, 1); };
+  const auto at_once = [=] { softmax_losses_and_gradient(gradient, losses, chunk, labels.values, 1, {}); };
   std::vector<BenchCase> cases(2);
   cases[0].variant = "of logits forward+backward";
   cases[0].bytes = bench::bytes_of(z, labels.values, gradient);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "core/parallel_for.h"
 #include "ops/cross_entropy/cross_entropy_kernels.h"
@@ -32,27 +33,89 @@ acc_t<T> exp_sum(const T* z, std::int64_t n, acc_t<T> most) {
   return sum;
 }
 
+std::int64_t row_grain(const Tensor& logits) { return 1 + 4096 / (logits.cols() + 1); }
+
 template <class Fn>
 void for_rows(const Tensor& logits, Fn&& fn) {
-  parallel_for(logits.rows(), 1 + 4096 / (logits.cols() + 1), [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(logits.rows(), row_grain(logits), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) fn(r);
+  });
+}
+
+/// to = z'. `to` may be z.
+template <class T, class Z>
+void shape_row(T* to, const Z* z, std::int64_t n, const LogitShape& shape) {
+  using A = acc_t<T>;
+  const A* bias = shape.bias ? shape.bias.data<A>() : nullptr;
+  const A cap = static_cast<A>(shape.soft_cap), inverse = shape.soft_cap > 0 ? A(1) / cap : A(0);
+  const auto write = [&](auto&& of) {
+    NEMOCUBE_IVDEP
+    for (std::int64_t v = 0; v < n; ++v) to[v] = static_cast<T>(of(v));
+  };
+  const auto biased = [=](std::int64_t v) { return static_cast<A>(z[v]) + bias[v]; };
+  if (cap == 0)
+    write(biased);
+  else if (bias)
+    write([=](std::int64_t v) { return cap * vec_tanh(biased(v) * inverse); });
+  else
+    write([=](std::int64_t v) { return cap * vec_tanh(static_cast<A>(z[v]) * inverse); });
+}
+
+/// Calls fn(row, the row's z'; in a row without label, anything). Every thread has memory for one row of z'
+/// that differs from z.
+template <class T, class Fn>
+void for_shaped_rows(const Tensor& logits, const Tensor& labels, const LogitShape& shape, Fn&& fn) {
+  if (shape.plain()) return for_rows(logits, [&](std::int64_t r) { fn(r, logits.row<T>(r)); });
+  const std::int64_t n = logits.cols();
+  parallel_for(logits.rows(), row_grain(logits), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<acc_t<T>> shaped(static_cast<std::size_t>(n));
+    for (std::int64_t r = begin; r < end; ++r) {
+      if (labels.data<std::int64_t>()[r] != ignored_label)
+        shape_row(shaped.data(), logits.row<T>(r), n, shape);
+      fn(r, static_cast<const acc_t<T>*>(shaped.data()));
+    }
   });
 }
 
 double row_loss(double most, double sum, double at_label) { return most - at_label + std::log(sum); }
 
-// d = scale (factor e^(z - shift) - onehot); a label outside [0, n) is no column here. d may be z: each
-// element is read before it is written.
-template <class D, class T>
-void gradient_row(D* d, const T* z, std::int64_t n, std::int64_t label, acc_t<T> shift, acc_t<T> factor,
-                  acc_t<T> scale) {
+/// Numbers of a row for its gradient.
+template <class A>
+struct RowGradient {
+  std::int64_t label;  // as a column; one outside [0, n) is no column here
+  A shift, factor, scale;
+  A inverse_cap = 0;  // none
+};
+
+// d = scale (factor e^(z - shift) - onehot), times 1 - (z / cap)^2. d may be z: each element is read before
+// it is written.
+template <bool capped, class D, class T>
+void gradient_row(D* d, const T* z, std::int64_t n, const RowGradient<acc_t<T>>& row) {
   using A = acc_t<T>;
-  const bool here = label >= 0 && label < n;
-  const A at_label = here ? scale * (factor * vec_exp(static_cast<A>(z[label]) - shift) - A(1)) : A(0);
-  const A both = scale * factor;
+  const A shift = row.shift, both = row.scale * row.factor, inverse = row.inverse_cap;
+  const auto passed = [inverse](A v) { return A(1) - v * inverse * (v * inverse); };
+  const bool here = row.label >= 0 && row.label < n;
+  A at_label = 0;
+  if (here) {
+    const A v = static_cast<A>(z[row.label]);
+    at_label = row.scale * (row.factor * vec_exp(v - shift) - A(1));
+    if constexpr (capped) at_label *= passed(v);
+  }
   NEMOCUBE_IVDEP
-  for (std::int64_t v = 0; v < n; ++v) d[v] = static_cast<D>(both * vec_exp(static_cast<A>(z[v]) - shift));
-  if (here) d[label] = static_cast<D>(at_label);
+  for (std::int64_t c = 0; c < n; ++c) {
+    const A v = static_cast<A>(z[c]);
+    A g = both * vec_exp(v - shift);
+    if constexpr (capped) g *= passed(v);
+    d[c] = static_cast<D>(g);
+  }
+  if (here) d[row.label] = static_cast<D>(at_label);
+}
+
+template <class D, class T>
+void gradient_row(D* d, const T* z, std::int64_t n, RowGradient<acc_t<T>> row, double soft_cap) {
+  if (soft_cap == 0) return gradient_row<false>(d, z, n, row);
+  row.inverse_cap = acc_t<T>(1) / static_cast<acc_t<T>>(soft_cap);
+  gradient_row<true>(d, z, n, row);
 }
 
 /// Calls fn(tag, tag) for the types of gradients and logits: the same, or bf16 and f32.
@@ -93,16 +156,24 @@ std::byte* row_of(const Tensor& t, std::int64_t r) {
 
 }  // namespace
 
-void column_statistics(const RowStatistics& s, const Tensor& logits, const Tensor& labels,
-                       std::int64_t begin) {
+void shape_logits(const Tensor& logits, const LogitShape& shape) {
+  visit_float("shape_logits", logits.dtype(), [&]<class T>(TypeTag<T>) {
+    for_rows(logits, [&](std::int64_t r) {
+      T* z = logits.row<T>(r);
+      shape_row(z, z, logits.cols(), shape);
+    });
+  });
+}
+
+void column_statistics(const RowStatistics& s, const Tensor& logits, const Tensor& labels, std::int64_t begin,
+                       const LogitShape& shape) {
   visit_float("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
     using A = acc_t<T>;
-    for_rows(logits, [&](std::int64_t r) {
+    for_shaped_rows<T>(logits, labels, shape, [&](std::int64_t r, const auto* z) {
       A &most = s.max.data<A>()[r], *sums = s.sums.row<A>(r);
       most = sums[0] = sums[1] = 0;
       const std::int64_t label = labels.data<std::int64_t>()[r], n = logits.cols();
       if (label == ignored_label) return;
-      const T* z = logits.row<T>(r);
       most = largest(z, n);
       // Where all logits here are -inf, their sum is 0: another rank may have larger ones. -inf - -inf is
       // NaN.
@@ -138,38 +209,44 @@ void sum_losses(const Tensor& loss, const Tensor& losses) {
 }
 
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
-                      const Tensor& labels, std::int64_t begin, const GradScale& grad_scale) {
+                      const Tensor& labels, std::int64_t begin, const GradScale& grad_scale,
+                      const LogitShape& shape) {
   const double scale = grad_scale.value();
   visit_gradient(dlogits, logits, [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
     using A = acc_t<T>;
-    for_rows(logits, [&](std::int64_t r) {
+    for_shaped_rows<T>(logits, labels, shape, [&](std::int64_t r, const auto* z) {
       const std::int64_t label = labels.data<std::int64_t>()[r];
       D* d = dlogits.row<D>(r);
       if (label == ignored_label)
         std::fill_n(d, logits.cols(), D(0.0f));
       else
-        gradient_row(d, logits.row<T>(r), logits.cols(), label - begin, statistics.max.data<A>()[r],
-                     A(1) / statistics.sums.row<A>(r)[0], static_cast<A>(scale));
+        gradient_row(d, z, logits.cols(),
+                     {.label = label - begin,
+                      .shift = statistics.max.data<A>()[r],
+                      .factor = A(1) / statistics.sums.row<A>(r)[0],
+                      .scale = static_cast<A>(scale)},
+                     shape.soft_cap);
     });
   });
 }
 
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
-                                 const Tensor& labels, const GradScale& grad_scale) {
+                                 const Tensor& labels, const GradScale& grad_scale, const LogitShape& shape) {
   const double scale = grad_scale.value();
   visit_gradient(dlogits, logits, [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
     using A = acc_t<T>;
-    for_rows(logits, [&](std::int64_t r) {
+    for_shaped_rows<T>(logits, labels, shape, [&](std::int64_t r, const auto* z) {
       const std::int64_t label = labels.data<std::int64_t>()[r], n = logits.cols();
       if (label == ignored_label) {
         losses.data<double>()[r] = 0;
         std::fill_n(dlogits.row<D>(r), n, D(0.0f));
         return;
       }
-      const T* z = logits.row<T>(r);
       const A most = largest(z, n), sum = exp_sum(z, n, most);
       losses.data<double>()[r] = row_loss(most, sum, at_label(z, n, label));
-      gradient_row(dlogits.row<D>(r), z, n, label, most, A(1) / sum, static_cast<A>(scale));
+      gradient_row(dlogits.row<D>(r), z, n,
+                   {.label = label, .shift = most, .factor = A(1) / sum, .scale = static_cast<A>(scale)},
+                   shape.soft_cap);
     });
   });
 }

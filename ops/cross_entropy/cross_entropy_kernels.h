@@ -6,6 +6,18 @@
 /// Labels are i64, one for each row of logits; column v of the logits is token begin + v.
 namespace nemocube {
 
+/// LogitOptions of the columns here, for kernels, which read logits z and work on z'.
+struct LogitShape {
+  Tensor bias;          ///< [columns], contiguous, in the accumulation dtype; undefined: none
+  double soft_cap = 0;  ///< 0: none
+  bool plain() const { return !bias && soft_cap == 0; }  ///< z' is z
+  template <class Fn>
+  void for_each_tensor(Fn&& fn) const {
+    fn(bias);
+  }
+};
+LogitShape logit_shape(const LogitOptions& options);
+
 /// What loss and gradient of each row need of its logits z over the whole vocabulary, in their accumulation
 /// dtype. Zeros in rows without label.
 struct RowStatistics {
@@ -22,12 +34,15 @@ struct RowStatistics {
 /// logits. A cut vocabulary costs two messages, one for each member of RowStatistics; none when there are no
 /// rows.
 void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
-                 const GradScale& scale, const VocabularyPart& part);
+                 const GradScale& scale, const VocabularyPart& part, const LogitShape& shape);
 
 namespace cpu {
+/// logits = z'. The shape is not plain.
+void shape_logits(const Tensor& logits, const LogitShape& shape);
+
 /// The statistics of the columns here, whose sums are relative to their own maximum.
 void column_statistics(const RowStatistics& statistics, const Tensor& logits, const Tensor& labels,
-                       std::int64_t begin);
+                       std::int64_t begin, const LogitShape& shape);
 /// Makes sums that are relative to `own_max` relative to the maximum of the statistics.
 void rescale_sums(const RowStatistics& statistics, const Tensor& own_max);
 
@@ -37,15 +52,16 @@ void row_losses(const Tensor& losses, const RowStatistics& statistics, const Ten
 /// order; on CUDA as the sums of 512 interleaved sets of rows.
 void sum_losses(const Tensor& loss, const Tensor& losses);
 
-/// dlogits = scale (softmax - onehot); rows without label are set to zero. `dlogits` may be `logits`, or bf16
-/// for f32 logits.
+/// dlogits = scale (softmax - onehot), times the slope of the soft cap; rows without label are set to zero.
+/// `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
-                      const Tensor& labels, std::int64_t begin, const GradScale& scale);
+                      const Tensor& labels, std::int64_t begin, const GradScale& scale,
+                      const LogitShape& shape);
 
 /// Losses and gradient at once, for rows that fit the cache of a CPU, over the whole vocabulary; zeros in
 /// rows without label. `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
-                                 const Tensor& labels, const GradScale& scale);
+                                 const Tensor& labels, const GradScale& scale, const LogitShape& shape);
 /// dlogits *= dloss, of one element in their accumulation dtype. 1, which is usual, costs no pass over them.
 void scale_gradient(const Tensor& dlogits, const Tensor& dloss);
 
@@ -58,6 +74,7 @@ void scatter_labelled(const Tensor& to, const Tensor& from, const Tensor& rows);
 std::int64_t product_rows(const Tensor& rows);
 }  // namespace cpu
 
+inline const Kernel<cpu::shape_logits> shape_logits_kernel("cross_entropy/shape");
 inline const Kernel<cpu::column_statistics> column_statistics("cross_entropy/statistics");
 inline const Kernel<cpu::rescale_sums> rescale_sums("cross_entropy/rescale");
 inline const Kernel<cpu::row_losses> row_losses("cross_entropy/losses");

@@ -102,7 +102,7 @@ TEST_CASE("cross_entropy: huge, far apart and non-finite logits" * doctest::test
       const Labels labels = Labels(labels_of({label})).to(device);
       Context ctx;
       const double alone = value(cross_entropy(ctx, logits, labels));
-      softmax_losses_and_gradient(logits, losses, logits, labels.values, 1);
+      softmax_losses_and_gradient(logits, losses, logits, labels.values, 1, {});
       const auto together = losses.item<double>();
       CHECK((together == doctest::Approx(alone) || (std::isnan(alone) && std::isnan(together))));
       return alone;
@@ -182,7 +182,7 @@ TEST_CASE("cross_entropy: rows of every width and start, with losses and gradien
             const Tensor logits = z.to(device), losses = Tensor::empty({rows}, DType::f64, device);
             const Tensor gradient = in_place ? logits : Tensor::zeros(whole, dtype, device);
             softmax_losses_and_gradient(window(gradient), losses, window(logits),
-                                        labels_of(labels).to(device), 0.5);
+                                        labels_of(labels).to(device), 0.5, {});
             return std::pair(losses, gradient);
           };
           const auto [losses, gradient] = run(false);
@@ -221,7 +221,7 @@ TEST_CASE("cross_entropy: a label that is no token of the vocabulary" * doctest:
       const Tensor z = random_tensor({1, 9}, DType::f32, 1), labels = labels_of({label}).to(device),
                    losses = Tensor::empty({1}, DType::f64, device),
                    gradient = Tensor::empty({1, 9}, DType::f32, device);
-      softmax_losses_and_gradient(gradient, losses, z.to(device), labels, 1);
+      softmax_losses_and_gradient(gradient, losses, z.to(device), labels, 1, {});
       double sum = 0, gradients = 0;
       for (const double v : z.to_vector()) sum += std::exp(v);
       for (const double g : gradient.to_vector()) gradients += g;
@@ -252,7 +252,7 @@ TEST_CASE("cross_entropy: rows past 2^31 elements" * doctest::test_suite("cuda")
     CHECK_BITS(got.second, want.second);
     if (dtype == DType::bf16) continue;
     const Tensor losses = Tensor::empty({3}, DType::f64, Device::cuda);
-    softmax_losses_and_gradient(wide, losses, wide, labels_of({2, 5, 20}).to(Device::cuda), 1);
+    softmax_losses_and_gradient(wide, losses, wide, labels_of({2, 5, 20}).to(Device::cuda), 1, {});
     const Tensor dlogits = reference(z, {2, 5, 20}).dlogits;
     for (std::int64_t r = 0; r < 3; ++r) CHECK_CLOSE(wide.select(r), dlogits.select(r), (Tol{1e-6, 1e-6}));
   }

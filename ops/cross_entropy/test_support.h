@@ -35,9 +35,17 @@ struct Expected {
 };
 
 // The formulas of the contract in f64.
-inline Expected reference(const Tensor& logits, const Targets& labels) {
+inline Expected reference(const Tensor& logits, const Targets& labels, const LogitOptions& options = {}) {
   Expected e{0, Tensor::zeros(logits.shape(), DType::f64, Device::cpu)};
-  const Tensor z = logits.to(DType::f64);
+  const Tensor z = logits.to(DType::f64).clone();
+  const auto bias = options.bias.defined() ? options.bias.value().to_vector() : std::vector<double>();
+  const double cap = options.soft_cap;
+  for (std::int64_t t = 0; t < z.rows(); ++t)
+    for (std::int64_t v = 0; v < z.cols(); ++v) {
+      double& value = z.row<double>(t)[v];
+      if (!bias.empty()) value += bias[static_cast<std::size_t>(v)];
+      if (cap > 0) value = cap * std::tanh(value / cap);
+    }
   for (std::int64_t t = 0; t < z.rows(); ++t) {
     const std::int64_t label = labels[static_cast<std::size_t>(t)];
     if (label == ignored_label) continue;
@@ -46,10 +54,25 @@ inline Expected reference(const Tensor& logits, const Targets& labels) {
     for (std::int64_t v = 0; v < z.cols(); ++v) most = std::max(most, row[v]);
     for (std::int64_t v = 0; v < z.cols(); ++v) sum += std::exp(row[v] - most);
     e.loss += most + std::log(sum) - row[label];
-    for (std::int64_t v = 0; v < z.cols(); ++v)
-      e.dlogits.row<double>(t)[v] = std::exp(row[v] - most) / sum - (v == label ? 1 : 0);
+    for (std::int64_t v = 0; v < z.cols(); ++v) {
+      const double slope = cap > 0 ? 1 - row[v] / cap * (row[v] / cap) : 1;
+      e.dlogits.row<double>(t)[v] = (std::exp(row[v] - most) / sum - (v == label ? 1 : 0)) * slope;
+    }
   }
   return e;
+}
+
+inline Tensor column_sums(const Tensor& t) {
+  std::vector<double> sums(static_cast<std::size_t>(t.cols()));
+  const auto values = t.to_vector();
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i % sums.size()] += values[i];
+  return Tensor::from(sums, {t.cols()});
+}
+
+inline Tensor times(const Tensor& t, double factor) {
+  auto values = t.to_vector();
+  for (double& v : values) v *= factor;
+  return Tensor::from(values, t.shape());
 }
 
 /// The devices of linear_cross_entropy.

@@ -110,12 +110,6 @@ DiffFn head_of(const Tensor& labels, const LoraDropout& dropout, const KernelCho
   };
 }
 
-Tensor times(const Tensor& t, double factor) {
-  auto values = t.to_vector();
-  for (double& v : values) v *= factor;
-  return Tensor::from(values, t.shape());
-}
-
 }  // namespace
 
 TEST_CASE("linear_cross_entropy with an adapter: against finite differences") {

@@ -9,6 +9,7 @@
 #include "ops/linear/linear.h"
 #include "ops/lora/lora_branch.h"
 #include "ops/matmul/matmul.h"
+#include "ops/reduce.h"
 
 namespace nemocube {
 namespace {
@@ -62,8 +63,8 @@ Tensor empty_logits(std::int64_t rows, std::int64_t vocabulary, DType dtype, Dev
 /// What the chunks form: those that are defined.
 struct Gradients {
   Tensor dx;
-  Output dw, da, db;
-  bool any() const { return dx || dw.to || da.to || db.to; }
+  Output dw, dbias, da, db;
+  bool any() const { return dx || dw.to || dbias.to || da.to || db.to; }
 };
 
 /// Adds what a chunk contributes; `first`: there has been none before.
@@ -74,7 +75,7 @@ void add_chunk(const Output& sum, bool first, const std::function<void(const Out
 /// Losses of the labelled rows, chunk by chunk, and their gradients.
 Tensor run_chunks(const Labelled& in, const Tensor& weight, const std::optional<LoraRows>& adapter,
                   const Gradients& to, const GradScale& grad_scale, std::int64_t chunk_rows,
-                  const VocabularyPart& part) {
+                  const VocabularyPart& part, const LogitShape& shape) {
   const DType acc = accumulate_dtype(weight.dtype());
   const std::int64_t rows = in.x.dim(0), count = in.labels.dim(0), most = std::min(chunk_rows, rows),
                      vocabulary = weight.dim(0);
@@ -85,7 +86,7 @@ Tensor run_chunks(const Labelled& in, const Tensor& weight, const std::optional<
                                : empty_logits(most, vocabulary, weight.dtype(), weight.device());
   const Tensor all_losses = Tensor::empty({count}, DType::f64, weight.device());
   if (rows == 0)
-    for (const Output& sum : {to.dw, to.da, to.db})
+    for (const Output& sum : {to.dw, to.dbias, to.da, to.db})
       if (sum.to && sum.how == Into::set) sum.to.zero();
   for (std::int64_t at = 0; at < rows; at += chunk_rows) {
     const std::int64_t length = std::min(chunk_rows, rows - at);
@@ -97,11 +98,12 @@ Tensor run_chunks(const Labelled& in, const Tensor& weight, const std::optional<
     if (adapter) branch.emplace(adapter->of_rows(at, length)).add_to(logits);
     const Tensor real_logits = logits.narrow(0, 0, real);
     const Tensor grads = all_grads.narrow(0, 0, length), real_grads = grads.narrow(0, 0, real);
-    form_losses(losses, backward ? real_grads : Tensor(), real_logits, labels, grad_scale, part);
+    form_losses(losses, backward ? real_grads : Tensor(), real_logits, labels, grad_scale, part, shape);
     if (!backward) continue;
     grads.narrow(0, real, length - real).zero();
     const bool first = at == 0;
     add_chunk(to.dw, first, [&](const Output& dw) { matmul(dw, grads, true, x, false); });
+    add_chunk(to.dbias, first, [&](const Output& dbias) { sum_rows(dbias, real_grads); });
     const Tensor dx = to.dx ? to.dx.narrow(0, at, length) : Tensor();
     if (dx) matmul({dx, Into::set}, grads, false, weight, false);
     if (!branch) continue;
@@ -124,7 +126,8 @@ Output gradient_place(const Var& weight) {
 }
 
 Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, const GradScale& grad_scale,
-          std::int64_t chunk_rows, const VocabularyPart& part, const LoraBranch* adapter) {
+          std::int64_t chunk_rows, const VocabularyPart& part, const LoraBranch* adapter,
+          const LogitOptions& options) {
   const char* op = "linear_cross_entropy";
   const Tensor &xv = x.value(), &w = weight.value();
   require(xv.ndim() >= 1, op, ": x: want shape [..., in], got ", xv.shape());
@@ -132,6 +135,7 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, c
           w.shape());
   check_dtype("linear_cross_entropy: weight", w, xv.dtype());
   check_shape("linear_cross_entropy: labels", labels.values, {xv.rows()});
+  check_logit_options(op, options, w.dim(0), xv.dtype());
   const Labelled in = gather(as_rows(xv), labels);
 
   std::optional<LoraRows> branch;
@@ -141,15 +145,16 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, c
             branch->b.dim(0));
   }
   const Var a = adapter ? adapter->a : Var(), b = adapter ? adapter->b : Var();
-  const bool wants = ctx.records({&x, &weight, &a, &b});
+  const bool wants = ctx.records({&x, &weight, &options.bias, &a, &b});
   Gradients to;
   if (wants) {
     if (x.needs_grad()) to.dx = Tensor::empty(in.x.shape(), xv.dtype(), xv.device());
     to.dw = gradient_place(weight);
+    to.dbias = gradient_place(options.bias);
     to.da = gradient_place(a);
     to.db = gradient_place(b);
   }
-  const Tensor losses = run_chunks(in, w, branch, to, grad_scale, chunk_rows, part);
+  const Tensor losses = run_chunks(in, w, branch, to, grad_scale, chunk_rows, part, logit_shape(options));
   const Tensor sum = Tensor::empty({}, accumulate_dtype(xv.dtype()), xv.device());
   sum_losses(sum, losses);
   Var loss = make_result(sum, wants);
@@ -160,7 +165,8 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, c
     DType dtype;
   };
   std::vector<Pending> pending;  // gradients of what is no leaf
-  for (const auto& [var, place] : {std::pair(&weight, to.dw), {&a, to.da}, {&b, to.db}})
+  for (const auto& [var, place] :
+       {std::pair(&weight, to.dw), {&options.bias, to.dbias}, {&a, to.da}, {&b, to.db}})
     if (place.to && !var->node()->leaf()) pending.push_back({var->node(), place.to, var->value().dtype()});
   ctx.tape->record(op, [dx = to.dx, pending, rows = labels.rows, nx = x.node(), out = loss.node()] {
     expect(out->filled(), "linear_cross_entropy: no gradient of the loss arrives, but it is in use already");
@@ -175,13 +181,13 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, c
 
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
                          const GradScale& grad_scale, std::int64_t chunk_rows, const VocabularyPart& part,
-                         const LoraBranch* adapter) {
+                         const LoraBranch* adapter, const LogitOptions& options) {
   require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
   if (cross_entropy_variants.chosen(ctx, x.value().device()) == CrossEntropyVariant::plain)
     return cross_entropy(
         ctx, adapter ? add_lora(ctx, linear(ctx, x, weight), x, *adapter) : linear(ctx, x, weight), labels,
-        grad_scale, part);
-  return fused(ctx, x, weight, labels, grad_scale, chunk_rows, part, adapter);
+        grad_scale, part, options);
+  return fused(ctx, x, weight, labels, grad_scale, chunk_rows, part, adapter, options);
 }
 
 }  // namespace nemocube

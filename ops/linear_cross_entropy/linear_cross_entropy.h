@@ -23,8 +23,13 @@ namespace nemocube {
 /// adapter    null: none. Else the branch of add_lora() is part of the logits: W + s B A in the place of the
 ///            weight. B holds the rank's tokens, A is whole, and its gradient sums over the rank's tokens
 ///            only, as dx does
+/// options    of the logits (LogitOptions), as for cross_entropy, after the adapter: z' is formed as a chunk
+///            of z is read. The bias has the dtype of the weight. Its gradient is added to a leaf at once,
+///            too; "fused" sums dz chunk by chunk, in order. A rank of a cut vocabulary has the bias of its
+///            own tokens
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
                          const GradScale& grad_scale, std::int64_t chunk_rows,
-                         const VocabularyPart& part = {}, const LoraBranch* adapter = nullptr);
+                         const VocabularyPart& part = {}, const LoraBranch* adapter = nullptr,
+                         const LogitOptions& options = {});
 
 }  // namespace nemocube
