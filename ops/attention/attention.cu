@@ -69,9 +69,10 @@ __global__ void __launch_bounds__(threads, 1) attention_forward_kernel(const For
   std::int64_t seen[rows_each];
 #pragma unroll
   for (int i = 0; i < rows_each; ++i)
-    seen[i] = p.keys_seen(span, queries.first_query + queries.query_of(place.row + i));
+    seen[i] = p.keys_seen<extras>(span, queries.first_query + queries.query_of(place.row + i));
   const std::int64_t key_begin = extras ? p.first_key(span, queries.first_query) : 0,
-                     key_end = p.keys_seen(span, queries.first_query + queries.query_of(queries.count - 1));
+                     key_end =
+                         p.keys_seen<extras>(span, queries.first_query + queries.query_of(queries.count - 1));
   const QueryRows<float> lse_rows(t.lse, queries, span, kv_head, 1);
 
   for (int first = 0; first < p.head_dim; first += width) {
@@ -190,14 +191,15 @@ __global__ void __launch_bounds__(threads, 1) attention_dq_kernel(const Backward
 #pragma unroll
   for (int i = 0; i < rows_each; ++i) {
     const int r = place.row + i;
-    seen[i] = r < queries.count ? p.keys_seen(span, queries.first_query + queries.query_of(r)) : 0;
+    seen[i] = r < queries.count ? p.keys_seen<extras>(span, queries.first_query + queries.query_of(r)) : 0;
     lse[i] = r < queries.count ? *lse_rows(r) * log2_e : 0;
     delta[i] = r < queries.count ? *delta_rows(r) : 0;
     factor[i] = p.scale;
     if constexpr (extras) factor[i] *= RowScores(p, span, queries, kv_head, r).query_scale;
   }
   const std::int64_t key_begin = extras ? p.first_key(span, queries.first_query) : 0,
-                     key_end = p.keys_seen(span, queries.first_query + queries.query_of(queries.count - 1));
+                     key_end =
+                         p.keys_seen<extras>(span, queries.first_query + queries.query_of(queries.count - 1));
 
   for (int first = 0; first < p.head_dim; first += width) {
     Accumulators<width> sums = {};
@@ -256,7 +258,7 @@ __global__ void __launch_bounds__(threads, 1) attention_dkv_kernel(const Backwar
   const int count = span.k_count() - k0 < tile ? static_cast<int>(span.k_count() - k0) : tile;
   const KeyRows<T> k(t.k, span.k_begin + k0, count, column), v(t.v, span.k_begin + k0, count, column);
   // The first query that sees the tile's first key.
-  const std::int64_t diagonal = k0 - span.distance;
+  const std::int64_t diagonal = k0 - p.distance_of<extras>(span);
   const std::int64_t first_row = p.causal && diagonal > 0 ? diagonal * p.group : 0,
                      row_end = extras ? p.query_end(span, k0 + count) * p.group : p.columns_of(span);
 
@@ -278,7 +280,8 @@ __global__ void __launch_bounds__(threads, 1) attention_dkv_kernel(const Backwar
         for (int j = 0; j < columns_each; ++j) {
           const int r = place.column(j);
           const bool there = r < queries.count;
-          const std::int64_t seen = there ? p.keys_seen(span, queries.first_query + queries.query_of(r)) : 0;
+          const std::int64_t seen =
+              there ? p.keys_seen<extras>(span, queries.first_query + queries.query_of(r)) : 0;
           const float lse = there ? *lse_rows(r) * log2_e : 0;
           if constexpr (extras) {
             const Row query(p, span, queries, kv_head, r);

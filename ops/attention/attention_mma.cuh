@@ -216,21 +216,25 @@ struct QueryBlock {
 };
 
 /// Keys that the rows of a tile of queries see, from some key on.
+template <bool extras>
 struct KeysSeen {
   bool causal;
-  int by_first, by_some;  // by_some: of those that there are
   int distance;           // from that key to the first query
+  int by_first, by_some;  // with `extras` by_some is of the keys that there are
   __device__ KeysSeen(const Problem& p, const Span& span, const QueryTile& queries)
-      : causal(p.causal), distance(static_cast<int>(queries.first_query + span.distance)) {
-    by_first = causal ? distance + 1 : static_cast<int>(span.k_count());
-    by_some = min(by(queries, queries.count - 1), static_cast<int>(span.k_count()));
+      : causal(p.causal),
+        distance(static_cast<int>(queries.first_query + Problem::distance_of<extras>(span))),
+        by_first(static_cast<int>(causal ? queries.first_query + 1 + Problem::distance_of<extras>(span)
+                                         : span.k_count())),
+        by_some(by(queries, queries.count - 1)) {
+    if constexpr (extras) by_some = min(by_some, static_cast<int>(span.k_count()));
   }
   __device__ void skip(int keys) {
     by_first -= keys;
     by_some -= keys;
-    distance -= keys;
+    if constexpr (extras) distance -= keys;
   }
-  /// Not above 0: none. There may be fewer keys.
+  /// Not above 0: none.
   __device__ int by(const QueryTile& queries, int row) const {
     return causal ? by_first + queries.query_of(row) : by_first;
   }
@@ -241,17 +245,17 @@ struct KeysSeen {
     return keys;
   }
   /// Whether some row does not see all of the next `keys` keys.
-  template <bool extras>
   __device__ bool some_hidden(const Problem& p, const QueryTile& queries, int keys) const {
-    if (by_first < keys || by_some < keys) return true;
-    return extras && p.window > 0 && by(queries, queries.count - 1) > p.window;
+    if constexpr (extras)
+      if (by_some < keys || (p.window > 0 && by(queries, queries.count - 1) > p.window)) return true;
+    return by_first < keys;
   }
 };
 
 /// Puts `instead` in place of what belongs to keys beyond the window of a row.
-template <int m, int n>
-__device__ void hide_before(FragmentC (&products)[m][n], const KeysSeen& seen, const QueryTile& queries,
-                            int window, float instead, const Lane& at) {
+template <bool extras, int m, int n>
+__device__ void hide_before(FragmentC (&products)[m][n], const KeysSeen<extras>& seen,
+                            const QueryTile& queries, int window, float instead, const Lane& at) {
 #pragma unroll
   for (int i = 0; i < 2 * m; ++i) {
     const int begin = seen.by(queries, anew(at.row(i))) - window - at.column;
@@ -300,12 +304,13 @@ __device__ void change_scores(FragmentC (&products)[m][n], const RowScores (&row
 }
 
 /// Puts `instead` in place of what belongs to keys that a row does not see.
-template <int m, int n>
-__device__ void hide(FragmentC (&products)[m][n], const KeysSeen& seen, const QueryTile& queries,
+template <bool extras, int m, int n>
+__device__ void hide(FragmentC (&products)[m][n], const KeysSeen<extras>& seen, const QueryTile& queries,
                      float instead, const Lane& at) {
 #pragma unroll
   for (int i = 0; i < 2 * m; ++i) {
-    const int end = min(seen.by(queries, anew(at.row(i))), seen.by_some) - at.column;
+    int end = seen.by(queries, anew(at.row(i))) - at.column;
+    if constexpr (extras) end = min(end, seen.by_some - at.column);
 #pragma unroll
     for (int j = 0; j < n; ++j)
 #pragma unroll

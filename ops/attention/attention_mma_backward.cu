@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Back
   const Lane at(warp_index() * 16 * m);
   const QueryBlock<rows> block(p);
   if (block.index < 0) return;
-  KeysSeen seen(p, block.span, block.queries);  // from first_key on
+  KeysSeen<extras> seen(p, block.span, block.queries);  // from first_key on
   std::int64_t first_key = block.span.k_begin;
   if constexpr (extras) first_key += seen.skip_to_window(p);
   const bool active = at.warp_row < block.queries.count;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Back
           float& change = element(ds, i, j, e);
           change = element(s, i, j, e) * (change - delta[i]);
         }
-    if (seen.some_hidden<extras>(p, block.queries, keys)) {
+    if (seen.some_hidden(p, block.queries, keys)) {
       hide(ds, seen, block.queries, 0, at);
       if (extras && p.window > 0) hide_before(ds, seen, block.queries, p.window, 0, at);
     }
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(threads, 2)
   // The first query that sees the first of the keys, and tiles from its own to the last: the part's are every
   // parts-th, from the last one on. Blocks that run at the same time then read the same tiles, which come
   // from L2.
-  const std::int64_t diagonal = block.first_key - block.span.distance;
+  const std::int64_t diagonal = block.first_key - p.distance_of<extras>(block.span);
   const std::int64_t row_end =
       extras ? p.query_end(block.span, block.first_key + block.count) * p.group : p.columns_of(block.span);
   const std::int64_t first_tile = p.causal && diagonal > 0 ? diagonal * p.group / columns : 0,

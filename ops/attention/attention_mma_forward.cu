@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_mma_kernel(const
   const Lane at(warp_index() * 16 * m);
   const QueryBlock<rows> block(p);
   if (block.index < 0) return;
-  KeysSeen seen(p, block.span, block.queries);  // from first_key on
+  KeysSeen<extras> seen(p, block.span, block.queries);  // from first_key on
   std::int64_t first_key = block.span.k_begin;
   if constexpr (extras) first_key += seen.skip_to_window(p);
 
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_mma_kernel(const
           s, rows_of_thread, p, at,
           [&](int i) { return seen.distance + block.queries.query_of(anew(at.row(i))); },
           [](float score, int, float) { return score; });
-    if (seen.some_hidden<extras>(p, block.queries, keys)) {
+    if (seen.some_hidden(p, block.queries, keys)) {
       hide(s, seen, block.queries, -infinity, at);
       if (extras && p.window > 0) hide_before(s, seen, block.queries, p.window, -infinity, at);
     }

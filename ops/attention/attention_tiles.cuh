@@ -43,7 +43,8 @@ struct Problem {
   bool causal;
   float scale;
   std::int64_t q_rows, k_rows;  ///< of the tensors
-  // Options that only kernels with `extras` look at; 0 and null: none.
+  // What only kernels with `extras` look at; 0 and null: none.
+  bool far;  ///< queries need not stand at the last keys
   int window;
   float softcap;  ///< times log2(e)
   float factor;   ///< of products, for scores in powers of two, or for S / c with softcap
@@ -62,6 +63,7 @@ struct Problem {
         scale(static_cast<float>(in.options.scale)),
         q_rows(in.q.rows()),
         k_rows(in.k.rows()),
+        far(in.options.causal && !in.pairs.at_last_keys()),
         window(static_cast<int>(std::min<std::int64_t>(in.options.window, 1 << 30))),
         softcap(static_cast<float>(in.options.softcap) * log2_e),
         factor(in.options.softcap > 0 ? static_cast<float>(in.options.scale / in.options.softcap)
@@ -70,15 +72,21 @@ struct Problem {
         query_scale(in.options.query_scale ? data_of<float>(in.options.query_scale) : nullptr) {}
 
   /// Whether the kernels with `extras` have to run.
-  bool has_extras() const { return window > 0 || softcap > 0 || slopes || query_scale; }
+  bool has_extras() const { return far || window > 0 || softcap > 0 || slopes || query_scale; }
 
   __host__ __device__ std::int64_t columns_of(const Span& span) const {
     return (span.q_end - span.q_begin) * group;
   }
+  /// From the first key of a pair to the first query.
+  template <bool extras>
+  __device__ static std::int64_t distance_of(const Span& span) {
+    return extras ? span.distance : span.k_count() - span.q_count();
+  }
   /// Keys that query `i` of a pair sees.
+  template <bool extras>
   __device__ std::int64_t keys_seen(const Span& span, std::int64_t i) const {
     if (!causal) return span.k_count();
-    const std::int64_t seen = i + 1 + span.distance;
+    const std::int64_t seen = i + 1 + distance_of<extras>(span);
     return seen < 0 ? 0 : seen < span.k_count() ? seen : span.k_count();
   }
   /// The first key that query `i` of a pair sees, in kernels with `extras`.

@@ -62,6 +62,8 @@ void check_pairs(const AttentionInputs& in) {
 
 AttentionPairs::AttentionPairs(std::vector<AttentionPair> pairs, Device device) : list_(std::move(pairs)) {
   if (list_.empty()) return;
+  at_last_keys_ = std::ranges::all_of(
+      list_, [](const AttentionPair& p) { return p.distance == p.keys.size() - p.queries.size(); });
   const Tensor table = Tensor::empty({std::ssize(list_), 5}, DType::i64, Device::cpu);
   for (std::size_t i = 0; i < list_.size(); ++i) {
     const auto& [queries, keys, distance] = list_[i];
@@ -79,6 +81,8 @@ std::span<const AttentionPair> AttentionPairs::in_table() const {
 }
 
 void AttentionPairs::refill(const AttentionPairs& made) {
+  // What is queued with the table may rely on that.
+  expect(at_last_keys_ == made.at_last_keys_, "attention: pairs with other distances");
   list_ = made.list_;
   if (table_) table_.copy_from(made.table_);
 }

@@ -31,11 +31,14 @@ class AttentionPairs {
   const Tensor& table() const { return table_; }
   /// The pairs as the table has them, for kernels of the CPU.
   std::span<const AttentionPair> in_table() const;
+  /// Whether the queries of all pairs stand at the last of their keys.
+  bool at_last_keys() const { return at_last_keys_; }
   /// See Sequences::become().
   void refill(const AttentionPairs& made);
 
  private:
   std::vector<AttentionPair> list_;
+  bool at_last_keys_ = true;
   Tensor table_;
 };
 struct AttentionInputs {
