@@ -134,11 +134,16 @@ std::vector<bool> read_layer_types(const JsonView& object, std::int64_t layers, 
   return read;
 }
 
-void write_head(const ModelConfig& config, const char* architecture, std::string_view model_type, Json& to) {
+void write_keys(const ModelConfig& config, const char* architecture, std::string_view model_type,
+                void (*visit_keys)(ModelConfig&, ConfigKeys&), Json& to) {
   to["architectures"] = {architecture};
   to["model_type"] = model_type;
   to["num_hidden_layers"] = config.names.layers(config.num_layers());
   to["hidden_act"] = "silu";
+  ModelConfig values = config;
+  WriteKeys keys(to);
+  visit_keys(values, keys);
+  keys.finish();
 }
 
 double automodel_flops(const ModelSetup& setup, std::int64_t sequences, std::int64_t length) {

@@ -69,8 +69,10 @@ Json layer_types(const ModelConfig& config);
 /// for another number of layers than `layers`, and for a layer that slides where there is no `window`.
 std::vector<bool> read_layer_types(const JsonView& object, std::int64_t layers, std::int64_t window);
 
-/// Sets `architectures`, `model_type`, `num_hidden_layers` and `hidden_act`.
-void write_head(const ModelConfig& config, const char* architecture, std::string_view model_type, Json& to);
+/// Writes `architectures`, `model_type`, `num_hidden_layers`, `hidden_act`, and the keys that visit_keys()
+/// visits, in this order.
+void write_keys(const ModelConfig& config, const char* architecture, std::string_view model_type,
+                void (*visit_keys)(ModelConfig&, ConfigKeys&), Json& to);
 
 /// AutoModel's llama3_flops (components/utils/flops_utils.py), which stands for all of these families there.
 double automodel_flops(const ModelSetup& setup, std::int64_t sequences, std::int64_t length);

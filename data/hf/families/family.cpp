@@ -19,6 +19,12 @@ std::span<const Family* const> families() {
   return all;
 }
 
+bool is_class_named(std::string_view architecture, std::string_view name) {
+  if (!architecture.starts_with(name)) return false;
+  const std::string_view rest = architecture.substr(name.size());
+  return rest == "ForCausalLM" || rest == "Model";
+}
+
 const Family* find_family(const JsonView& config) {
   const auto first = [](auto&& fits) {
     const auto found = std::ranges::find_if(families(), fits);

@@ -24,7 +24,7 @@ struct Family {
   bool (*has_class)(std::string_view architecture);
   const NameTable* names;
   /// Throws Error for models that look like those of the family and are none.
-  void (*refuse_relatives)(const JsonView& object);
+  void (*refuse_relatives)(const JsonView& object) = [](const JsonView&) {};
   /// Fills the config from config.json, but for what every family has (data/hf/hf_config.h). Throws Error
   /// naming the file, the key, the accepted values and the given value.
   void (*read)(ModelConfig& config, const JsonView& object);
@@ -37,6 +37,10 @@ struct Family {
   /// language model's config does.
   std::span<const Wrapper> wrappers = {};
 };
+
+/// Whether a class of Hugging Face is the language model or the body of this name: "<name>ForCausalLM" or
+/// "<name>Model".
+bool is_class_named(std::string_view architecture, std::string_view name);
 
 std::span<const Family* const> families();
 /// The family that config.json names by model_type, or without one by `architectures`; null where it is none

@@ -31,10 +31,6 @@ constexpr std::array rows{
 };
 constexpr NameTable names{.rows = rows, .aliases = decoder_layers::aliases};
 
-bool is_class_of_family(std::string_view architecture) {
-  return architecture == "DeciLMForCausalLM" || architecture == "DeciLMModel";
-}
-
 /// In the order in which the keys are written.
 void visit_keys(ModelConfig& config, ConfigKeys& keys) {
   keys.key({"vocab_size"}, config.vocab_size);
@@ -147,11 +143,7 @@ void read(ModelConfig& config, const JsonView& object) {
 }
 
 void write(const ModelConfig& config, Json& to) {
-  decoder_layers::write_head(config, "DeciLMForCausalLM", decilm_family.model_type, to);
-  ModelConfig values = config;
-  WriteKeys keys(to);
-  visit_keys(values, keys);
-  keys.finish();
+  decoder_layers::write_keys(config, "DeciLMForCausalLM", decilm_family.model_type, visit_keys, to);
   to["num_key_value_heads"] = to["intermediate_size"] = nullptr;
   write_rope(config.attention.rope, to);
 
@@ -203,12 +195,12 @@ std::int64_t decilm_intermediate_size(double ffn_mult, std::int64_t hidden_size)
   return (width + multiple - 1) / multiple * multiple;
 }
 
-constinit const Family decilm_family{.model_type = "nemotron-nas",
-                                     .has_class = is_class_of_family,
-                                     .names = &names,
-                                     .refuse_relatives = [](const JsonView&) {},
-                                     .read = read,
-                                     .write = write,
-                                     .automodel_step_flops = step_flops};
+constinit const Family decilm_family{
+    .model_type = "nemotron-nas",
+    .has_class = [](std::string_view name) { return is_class_named(name, "DeciLM"); },
+    .names = &names,
+    .read = read,
+    .write = write,
+    .automodel_step_flops = step_flops};
 
 }  // namespace nemocube

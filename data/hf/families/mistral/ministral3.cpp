@@ -14,10 +14,6 @@ constexpr NameTable names = decoder_layers::names;
 constexpr const char* beta_key = "llama_4_scaling_beta";
 constexpr std::array<std::string_view, 1> own_rope_keys{beta_key};
 
-bool is_class_of_family(std::string_view architecture) {
-  return architecture == "Ministral3ForCausalLM" || architecture == "Ministral3Model";
-}
-
 /// In the order in which the keys are written.
 void visit_keys(ModelConfig& config, ConfigKeys& keys) {
   decoder_layers::visit_sizes(config, keys);
@@ -74,11 +70,7 @@ void read(ModelConfig& config, const JsonView& object) {
 }
 
 void write(const ModelConfig& config, Json& to) {
-  decoder_layers::write_head(config, "Ministral3ForCausalLM", ministral3_family.model_type, to);
-  ModelConfig values = config;
-  WriteKeys keys(to);
-  visit_keys(values, keys);
-  keys.finish();
+  decoder_layers::write_keys(config, "Ministral3ForCausalLM", ministral3_family.model_type, visit_keys, to);
   // Hugging Face's class wants the keys of rope_parameters, which older releases do not know either.
   write_rope_parameters(config.attention.rope, to);
   to["rope_parameters"][beta_key] = config.attention.position_scale.beta;
@@ -87,13 +79,13 @@ void write(const ModelConfig& config, Json& to) {
 
 }  // namespace
 
-constinit const Family ministral3_family{.model_type = "ministral3",
-                                         .has_class = is_class_of_family,
-                                         .names = &names,
-                                         .refuse_relatives = [](const JsonView&) {},
-                                         .read = read,
-                                         .write = write,
-                                         .automodel_step_flops = decoder_layers::automodel_flops,
-                                         .wrappers = mistral3_wrapper};
+constinit const Family ministral3_family{
+    .model_type = "ministral3",
+    .has_class = [](std::string_view name) { return is_class_named(name, "Ministral3"); },
+    .names = &names,
+    .read = read,
+    .write = write,
+    .automodel_step_flops = decoder_layers::automodel_flops,
+    .wrappers = mistral3_wrapper};
 
 }  // namespace nemocube

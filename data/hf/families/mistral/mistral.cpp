@@ -12,10 +12,6 @@ namespace {
 
 constexpr NameTable names = decoder_layers::names;
 
-bool is_class_of_family(std::string_view architecture) {
-  return architecture == "MistralForCausalLM" || architecture == "MistralModel";
-}
-
 /// In the order in which the keys are written.
 void visit_keys(ModelConfig& config, ConfigKeys& keys) {
   decoder_layers::visit_sizes(config, keys);
@@ -40,24 +36,20 @@ void read(ModelConfig& config, const JsonView& object) {
 }
 
 void write(const ModelConfig& config, Json& to) {
-  decoder_layers::write_head(config, "MistralForCausalLM", mistral_family.model_type, to);
-  ModelConfig values = config;
-  WriteKeys keys(to);
-  visit_keys(values, keys);
-  keys.finish();
+  decoder_layers::write_keys(config, "MistralForCausalLM", mistral_family.model_type, visit_keys, to);
   write_rope(config.attention.rope, to);
   write_mistral_window(config, to);
 }
 
 }  // namespace
 
-constinit const Family mistral_family{.model_type = "mistral",
-                                      .has_class = is_class_of_family,
-                                      .names = &names,
-                                      .refuse_relatives = [](const JsonView&) {},
-                                      .read = read,
-                                      .write = write,
-                                      .automodel_step_flops = decoder_layers::automodel_flops,
-                                      .wrappers = mistral3_wrapper};
+constinit const Family mistral_family{
+    .model_type = "mistral",
+    .has_class = [](std::string_view name) { return is_class_named(name, "Mistral"); },
+    .names = &names,
+    .read = read,
+    .write = write,
+    .automodel_step_flops = decoder_layers::automodel_flops,
+    .wrappers = mistral3_wrapper};
 
 }  // namespace nemocube

@@ -11,10 +11,6 @@ namespace {
 
 constexpr NameTable names = decoder_layers::names;
 
-bool is_class_of_family(std::string_view architecture) {
-  return architecture == "Qwen2ForCausalLM" || architecture == "Qwen2Model";
-}
-
 /// In the order in which the keys are written.
 void visit_keys(ModelConfig& config, ConfigKeys& keys) {
   decoder_layers::visit_sizes(config, keys);
@@ -41,23 +37,19 @@ void read(ModelConfig& config, const JsonView& object) {
 }
 
 void write(const ModelConfig& config, Json& to) {
-  decoder_layers::write_head(config, "Qwen2ForCausalLM", qwen2_family.model_type, to);
-  ModelConfig values = config;
-  WriteKeys keys(to);
-  visit_keys(values, keys);
-  keys.finish();
+  decoder_layers::write_keys(config, "Qwen2ForCausalLM", qwen2_family.model_type, visit_keys, to);
   write_rope(config.attention.rope, to);
   write_qwen_windows(config, to);
 }
 
 }  // namespace
 
-constinit const Family qwen2_family{.model_type = "qwen2",
-                                    .has_class = is_class_of_family,
-                                    .names = &names,
-                                    .refuse_relatives = [](const JsonView&) {},
-                                    .read = read,
-                                    .write = write,
-                                    .automodel_step_flops = decoder_layers::automodel_flops};
+constinit const Family qwen2_family{
+    .model_type = "qwen2",
+    .has_class = [](std::string_view name) { return is_class_named(name, "Qwen2"); },
+    .names = &names,
+    .read = read,
+    .write = write,
+    .automodel_step_flops = decoder_layers::automodel_flops};
 
 }  // namespace nemocube
