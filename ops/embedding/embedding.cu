@@ -10,22 +10,29 @@ namespace {
 // N columns of a token's row for each thread.
 template <class T, int N>
 __global__ void forward_kernel(RowBlocks grid, Rows<T> y, const std::int64_t* ids, std::int64_t begin,
-                               Rows<T> weight, std::int64_t weight_rows) {
+                               Rows<T> weight, std::int64_t weight_rows, float scale) {
   for_own_pack<N>(grid, [&](std::int64_t t, std::int64_t c, std::int64_t count) {
     const std::int64_t row = ids[t] - begin;
     const bool own = row >= 0 && row < weight_rows;
-    const auto pack = own ? Pack<T, N>::load(weight.row(row) + c, count) : Pack<T, N>();
+    auto pack = own ? Pack<T, N>::load(weight.row(row) + c, count) : Pack<T, N>();
+    if (scale != 1) {
+      float v[N];
+      pack.read(v);
+#pragma unroll
+      for (int i = 0; i < N; ++i) v[i] *= scale;
+      pack = Pack<T, N>::of(v);
+    }
     pack.store(y.row(t) + c, count);
   });
 }
 
-void forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight) {
+void forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight, double scale) {
   visit_storage("embedding", weight.dtype(), [&]<class T>(TypeTag<T>) {
     if (y.numel() == 0) return;
     const auto with_packs_of = [&](auto columns) {
       launch_elementwise<columns>("embedding forward", forward_kernel<T, columns>, y.rows(), y.cols(),
                                   rows_of<T>(y), static_cast<const std::int64_t*>(data_of<std::int64_t>(ids)),
-                                  begin, rows_of<T>(weight), weight.rows());
+                                  begin, rows_of<T>(weight), weight.rows(), static_cast<float>(scale));
     };
     if (rows_aligned(y, weight))
       with_packs_of(std::integral_constant<int, whole_pack<T>>());
@@ -99,7 +106,7 @@ constexpr int backward_columns = 4;
 template <class T, bool aligned>
 __global__ void __launch_bounds__(threads)
     backward_kernel(Rows<float> dweight, bool add, std::int64_t rows, Rows<T> dy, std::int64_t cols,
-                    const std::int64_t* sorted, std::int64_t tokens, unsigned blocks_per_row) {
+                    const std::int64_t* sorted, std::int64_t tokens, unsigned blocks_per_row, float scale) {
   constexpr int N = backward_columns;
   const std::int64_t begin = blockIdx.x / blocks_per_row, row = row_of(sorted[begin]);
   if (row == rows || (begin > 0 && row_of(sorted[begin - 1]) == row)) return;
@@ -124,14 +131,14 @@ __global__ void __launch_bounds__(threads)
         float g[N];
         packs[k].read(g);
 #pragma unroll
-        for (int j = 0; j < N; ++j) sum[j] += g[j];
+        for (int j = 0; j < N; ++j) sum[j] += scale * g[j];
       }
     more = has[loads_at_once - 1];
   }
   write_values<aligned>(to, cols - c, sum);
 }
 
-void backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy) {
+void backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy, double scale) {
   if (dweight.how == Into::set) dweight.to.zero();
   const std::int64_t rows = dweight.to.rows(), tokens = dy.rows();
   if (dy.numel() == 0 || rows == 0) return;
@@ -155,7 +162,8 @@ void backward(const Output& dweight, const Tensor& ids, std::int64_t begin, cons
     const auto queue = [&](auto aligned) {
       launch("embedding backward", backward_kernel<T, aligned>, blocks_for(tokens * blocks_per_row, 1),
              threads, rows_of<float>(dweight.to), dweight.how == Into::add, rows, rows_of<T>(dy), dy.cols(),
-             static_cast<const std::int64_t*>(data_of<std::int64_t>(sorted)), tokens, blocks_per_row);
+             static_cast<const std::int64_t*>(data_of<std::int64_t>(sorted)), tokens, blocks_per_row,
+             static_cast<float>(scale));
     };
     rows_aligned(dweight.to, dy) ? queue(std::true_type()) : queue(std::false_type());
   });

@@ -10,7 +10,7 @@ namespace {
 
 // Each thread owns a range of columns, so that one thread sums each element in token order.
 template <class To, class From>
-void scatter_add(const Tensor& to, const Tensor& ids, std::int64_t begin, const Tensor& dy) {
+void scatter_add(const Tensor& to, const Tensor& ids, std::int64_t begin, const Tensor& dy, To scale) {
   const auto* id = ids.data<std::int64_t>();
   constexpr std::int64_t line = 64 / sizeof(To);
   const std::int64_t cols = dy.cols(), lines = (cols + line - 1) / line, rows = to.rows();
@@ -21,7 +21,23 @@ void scatter_add(const Tensor& to, const Tensor& ids, std::int64_t begin, const 
       if (row < 0 || row >= rows) continue;
       To* __restrict sum = to.row<To>(row);
       const From* __restrict g = dy.row<From>(t);
-      for (std::int64_t c = c0; c < end; ++c) sum[c] += static_cast<To>(g[c]);
+      for (std::int64_t c = c0; c < end; ++c) sum[c] += scale * static_cast<To>(g[c]);
+    }
+  });
+}
+
+template <class T>
+void scaled_rows(const Tensor& y, const std::int64_t* id, std::int64_t begin, const Tensor& weight,
+                 acc_t<T> scale) {
+  const std::int64_t cols = y.cols(), rows = weight.rows();
+  parallel_for(y.rows(), 1 + 16384 / (cols + 1), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) {
+      const std::int64_t row = id[t] - begin;
+      const bool own = row >= 0 && row < rows;
+      T* __restrict to = y.row<T>(t);
+      const T* __restrict from = weight.row<T>(own ? row : 0);
+      for (std::int64_t c = 0; c < cols; ++c)
+        to[c] = own ? static_cast<T>(scale * static_cast<acc_t<T>>(from[c])) : T{};
     }
   });
 }
@@ -53,8 +69,13 @@ void add_noise(const Tensor& y, const RandomTable& draws, double magnitude, cons
 
 }  // namespace
 
-void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight) {
+void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight,
+                       double scale) {
   if (y.numel() == 0) return;
+  if (scale != 1 && weight.rows() > 0)
+    return visit_float("embedding", weight.dtype(), [&]<class T>(TypeTag<T>) {
+      scaled_rows<T>(y, ids.data<std::int64_t>(), begin, weight, static_cast<acc_t<T>>(scale));
+    });
   const auto* id = ids.data<std::int64_t>();
   const std::int64_t element = size_of(weight.dtype()), rows = weight.rows();
   const std::int64_t row_bytes = y.cols() * element, stride = weight.row_stride() * element;
@@ -72,11 +93,13 @@ void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, c
   });
 }
 
-void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy) {
+void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy,
+                        double scale) {
   if (dweight.how == Into::set) dweight.to.zero();
   if (dy.numel() == 0) return;
-  visit_float("embedding", dy.dtype(),
-              [&]<class From>(TypeTag<From>) { scatter_add<acc_t<From>, From>(dweight.to, ids, begin, dy); });
+  visit_float("embedding", dy.dtype(), [&]<class From>(TypeTag<From>) {
+    scatter_add<acc_t<From>, From>(dweight.to, ids, begin, dy, static_cast<acc_t<From>>(scale));
+  });
 }
 
 void embedding_noise(const Tensor& y, const RandomTable& draws, const Tensor& magnitude,

@@ -7,12 +7,14 @@
 namespace nemocube {
 
 namespace cpu {
-/// y[t, :] = weight[ids[t] - begin, :], 0 for ids without a row; y is contiguous.
-void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight);
+/// y[t, :] = scale weight[ids[t] - begin, :], 0 for ids without a row; y is contiguous.
+void embedding_forward(const Tensor& y, const Tensor& ids, std::int64_t begin, const Tensor& weight,
+                       double scale);
 
-/// dweight[ids[t] - begin, :] += dy[t, :] in ascending t for the ids with a row, after zeroing with
+/// dweight[ids[t] - begin, :] += scale dy[t, :] in ascending t for the ids with a row, after zeroing with
 /// Into::set. dweight in the accumulation dtype of dy.
-void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy);
+void embedding_backward(const Output& dweight, const Tensor& ids, std::int64_t begin, const Tensor& dy,
+                        double scale);
 
 /// y[t, c] += magnitude * v, with v of the draw (row_numbers[t], c); see add_embedding_noise().
 void embedding_noise(const Tensor& y, const RandomTable& draws, const Tensor& magnitude,

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <array>
+#include <cmath>
 
 #include "core/rng.h"
 #include "ops/embedding/embedding_kernels.h"
@@ -97,10 +98,40 @@ TEST_CASE("embedding: a second backward adds" * doctest::test_suite("cuda")) {
 
 TEST_CASE("embedding: gradient against central differences") {
   const Tensor ids = Tensor::from<std::int64_t>({2, 0, 2, 4, 2}, {5});
-  const DiffFn fn = [&](Context& ctx, const std::vector<Var>& in) {
-    return std::vector<Var>{embedding(ctx, ids, in[0])};
-  };
-  CHECK_GRADIENTS(fn, {random_tensor({5, 3}, DType::f64, 2)});
+  for (const double scale : {1.0, 1.75}) {
+    const DiffFn fn = [&](Context& ctx, const std::vector<Var>& in) {
+      return std::vector<Var>{embedding(ctx, ids, in[0], {}, scale)};
+    };
+    CHECK_GRADIENTS(fn, {random_tensor({5, 3}, DType::f64, 2)});
+  }
+}
+
+TEST_CASE("embedding: a scale of rows and of their gradients" * doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("embedding"), [](Device device, DType dtype) {
+    for (const std::int64_t cols : {1, 16, 31, 257}) {
+      CAPTURE(cols);
+      const Tensor host_ids = random_ids(131, 13, 3), ids = host_ids.to(device);
+      const Tensor weight = random_tensor({13, cols}, dtype, 4);
+      const double scale = 25.25;  // its products with values of bf16 and f32 are exact in f64
+      Context ctx;
+      Tensor want = gather_reference(host_ids, weight).to(DType::f64);
+      for (std::int64_t i = 0; i < want.numel(); ++i) want.data<double>()[i] *= scale;
+      CHECK_BITS(embedding(ctx, ids, weight.to(device), {}, scale).value(), want.to(dtype));
+
+      const Tensor dy = small_ints({131, cols}, dtype);
+      const Var w = Var::leaf(weight.to(device));
+      Tape tape;
+      Context recording{.tape = &tape};
+      tape.backward(embedding(recording, ids, w, {}, 4), dy.to(device));
+      Tensor sums = scatter_reference(host_ids, dy, 13);
+      for (std::int64_t i = 0; i < sums.numel(); ++i) sums.data<double>()[i] *= 4;
+      CHECK_BITS(w.grad(), sums.to(accumulate_dtype(dtype)));
+    }
+  });
+  Context ctx;
+  CHECK_THROWS_WITH_AS(
+      embedding(ctx, Tensor::from<std::int64_t>({0}, {1}), random_tensor({2, 3}, DType::f32, 1), {}, NAN),
+      "embedding: scale: want a finite number, got nan", Error);
 }
 
 TEST_CASE("embedding: strided table, strided gradient, intermediate table" * doctest::test_suite("cuda")) {
@@ -127,7 +158,7 @@ TEST_CASE("embedding: strided table, strided gradient, intermediate table" * doc
       // A gradient that is a window.
       const Tensor sum = Tensor::zeros({6, 32}, DType::f32, device);
       for (const Into how : {Into::set, Into::add}) {
-        embedding_backward({sum.narrow(1, start, 12), how}, ids, 0, dy);
+        embedding_backward({sum.narrow(1, start, 12), how}, ids, 0, dy, 1);
         if (how == Into::set) CHECK_BITS(sum.narrow(1, start, 12), embedding_grad(ids, view, dy));
       }
       CHECK_BITS(sum.narrow(1, start, 12), embedding_grad(ids, view, dy, 2));
@@ -183,8 +214,8 @@ TEST_CASE("embedding: rows behind 2^31 elements, on cuda" * doctest::test_suite(
   CHECK_BITS(embedding(ctx, ids.to(Device::cuda), far_rows(table, Device::cuda)).value(),
              embedding(ctx, ids, table).value());
   const Tensor far_sum = far_rows(sum, Device::cuda);
-  embedding_backward({far_sum, Into::add}, ids.to(Device::cuda), 0, far_rows(dy, Device::cuda));
-  embedding_backward({sum, Into::add}, ids, 0, dy);
+  embedding_backward({far_sum, Into::add}, ids.to(Device::cuda), 0, far_rows(dy, Device::cuda), 1);
+  embedding_backward({sum, Into::add}, ids, 0, dy, 1);
   CHECK_BITS(gathered_rows(far_sum), sum);
 }
 
