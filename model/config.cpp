@@ -216,6 +216,11 @@ void ModelSetup::validate() const {
           c.num_layers());
   check_range("layer_norm_epsilon", c.layer_norm_epsilon, std::numeric_limits<double>::min(), largest_number);
   check_range("initializer_range", c.initializer_range, 0, largest_number);
+  check_range("scale of the embeddings", c.embedding_scale, std::numeric_limits<double>::min(),
+              largest_number);
+  check_range("final_logit_softcapping", c.logit_softcap, 0, largest_number);
+  require(!c.normalized_head || !c.tie_word_embeddings,
+          "tie_word_embeddings: want false, because the rows of the head are divided by their lengths");
   require(c.num_nextn_predict_layers >= 0 && c.num_nextn_predict_layers <= 1024,
           "num_nextn_predict_layers: want 0 to 1024, got ", c.num_nextn_predict_layers);
   require(c.num_nextn_predict_layers == 0 || !c.mtp_blocks.empty(),
@@ -272,6 +277,20 @@ class SpecList {
     add(module, {c_.hidden_size}, from_zero ? InitialLaw::zero : InitialLaw::one, of_norms);
     if (c_.norm == NormKind::layernorm)
       add(module, {c_.hidden_size}, InitialLaw::zero, of_norms, false, "bias");
+  }
+
+  void add_head() {
+    // What divides its rows by their lengths is no linear layer.
+    const TensorName& module = c_.head_module();
+    if (!c_.tie_word_embeddings)
+      add(module, {c_.vocab_size, c_.hidden_size}, InitialLaw::input, of_head, !c_.normalized_head);
+    if (c_.head_bias)
+      append({.id = head_name() / "bias",
+              .name = {},
+              .shape = {c_.vocab_size},
+              .law = InitialLaw::zero,
+              .module = module,
+              .cut = c_.tie_word_embeddings ? &of_embeddings : &of_head});
   }
 
   void add_block(const TensorName& block, BlockKind kind) {
@@ -342,8 +361,7 @@ std::vector<TensorSpec> tensor_specs(const ModelSetup& setup) {
   for (std::int64_t i = 0; i < config.num_layers(); ++i)
     list.add_block(block_name(i), config.blocks[static_cast<std::size_t>(i)]);
   list.add_norm(final_norm_name());
-  if (!config.tie_word_embeddings)
-    list.add(head_name(), {config.vocab_size, config.hidden_size}, InitialLaw::input, of_head, true);
+  list.add_head();
   std::vector<TensorSpec> specs = list.take();
   if (setup.choices.mtp.depths > 0) std::ranges::move(mtp_tensor_specs(setup), std::back_inserter(specs));
   for (TensorSpec& spec : specs) spec.frozen = setup.choices.frozen.contains(spec.id);

@@ -50,7 +50,11 @@ struct ModelConfig : BlockConfig {
   /// block.
   std::map<std::int64_t, BlockConfig> own_configs;
   bool residual_in_fp32 = false;
+  double embedding_scale = 1;        ///< of the rows of the embeddings, rounded to their dtype
   bool tie_word_embeddings = false;  ///< the head's weight is that of the embeddings, and there is no other
+  bool head_bias = false;
+  bool normalized_head = false;  ///< the head's rows are divided by their lengths (NormHead of Baichuan 2)
+  double logit_softcap = 0;      ///< c of logits c tanh(z / c); 0: none
 
   std::int64_t num_nextn_predict_layers = 0;  ///< depths of multi-token prediction stored with the model
   std::vector<BlockKind> mtp_blocks = usual_mtp_blocks();  ///< the blocks of each depth

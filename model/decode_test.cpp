@@ -93,13 +93,16 @@ TEST_CASE("decode: a rotary embedding turns cached keys and new queries by their
   CHECK_THROWS_AS((void)model.hidden(ctx, b.ids, Sequences::uniform(1, 4), &state), std::logic_error);
 }
 
-TEST_CASE("decode: norms of heads, a window and a scale of queries by position") {
-  Stack model(tiny_windowed_config(NormKind::rmsnorm), DType::f64, Device::cpu);
-  randomise(model, 3);
-  const TestBatch b = random_batch(model.config(), {19, 7, 0, 1}, 5);
-  const Tensor want = prefill_logits(model, b);
-  for (const auto& cuts : {one_by_one(19), {5, 6, 19}, {19}})
-    CHECK_CLOSE(decoded_logits(model, b, cuts), want, tolerance(DType::f64));
+TEST_CASE("decode: what Llama's relatives have: norms of heads, windows, scales, slopes, packed weights") {
+  for (const ModelConfig& config : {tiny_windowed_config(NormKind::rmsnorm), tiny_gemma_config(),
+                                    tiny_phi_config(), tiny_baichuan_config()}) {
+    Stack model(config, DType::f64, Device::cpu);
+    randomise(model, 3);
+    const TestBatch b = random_batch(model.config(), {19, 7, 0, 1}, 5);
+    const Tensor want = prefill_logits(model, b);
+    for (const auto& cuts : {one_by_one(19), {5, 6, 19}, {19}})
+      CHECK_CLOSE(decoded_logits(model, b, cuts), want, tolerance(DType::f64));
+  }
 }
 
 TEST_CASE("decode: prompts of different lengths in one batch, some already at their end") {

@@ -79,14 +79,14 @@ TEST_CASE("model: a microbatch on Device::guard has the bits of the CPU, and the
     }
 }
 
-TEST_CASE("model: rotary embeddings, biases, gated MLPs, norms of heads and windows on every device" *
-          doctest::test_suite("cuda")) {
+TEST_CASE("model: what Llama and its relatives have, on every device" * doctest::test_suite("cuda")) {
   for (const Device device : test_devices())
     for (const DType dtype : {DType::f32, DType::bf16}) {
       if (device == Device::cpu) continue;
       CAPTURE(device);
       CAPTURE(dtype);
-      for (const ModelConfig& config : {tiny_llama_config(), tiny_windowed_config(NormKind::rmsnorm)}) {
+      for (const ModelConfig& config : {tiny_llama_config(), tiny_windowed_config(NormKind::rmsnorm),
+                                        tiny_gemma_config(), tiny_phi_config(), tiny_baichuan_config()}) {
         Stack whole(config, dtype, Device::cpu);
         randomise(whole, 71);
         const TestBatch batch = random_batch(whole.config(), {9, 0, 14, 3}, 72);

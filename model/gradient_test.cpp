@@ -54,6 +54,22 @@ TEST_CASE("model: gradients with norms of heads, a window and a scale of queries
     check_model_gradients(tiny_windowed_config(norm), 41);
 }
 
+TEST_CASE("model: gradients of what Gemma 3, Phi and Baichuan have") {
+  check_model_gradients(tiny_gemma_config(), 55);
+  check_model_gradients(tiny_phi_config(), 56);
+  check_model_gradients(tiny_baichuan_config(), 57);
+  ModelConfig turned = tiny_baichuan_config();
+  turned.attention.alibi = false;
+  turned.attention.rope = {.type = RopeType::standard, .rope_theta = 100};
+  check_model_gradients(turned, 58);
+}
+
+TEST_CASE("model: gradients of gated MLPs on the norm of another block") {
+  ModelConfig config = tiny_llama_config();
+  for (const std::int64_t mlp : {1, 3}) own_config(config, mlp).residual = Residual::shared_norm;
+  check_model_gradients(config, 59);
+}
+
 TEST_CASE("model: gradients of linear layers in the place of mixers") {
   check_model_gradients(tiny_config("L*L"), 42);
 }

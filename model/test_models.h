@@ -55,6 +55,47 @@ inline ModelConfig tiny_windowed_config(NormKind head_norm) {
   return config;
 }
 
+/// Scaled embeddings, a scale of scores, norms behind mixers, and a soft cap of the logits of a tied head, as
+/// in Gemma 3.
+inline ModelConfig tiny_gemma_config() {
+  ModelConfig config = tiny_windowed_config(NormKind::rmsnorm_one_plus_w);
+  config.own_configs.clear();
+  config.attention.position_scale = {};
+  config.norm = NormKind::rmsnorm_one_plus_w;
+  config.residual = Residual::norm_before_and_after;
+  config.mlp.gate = GateActivation::gelu_tanh;
+  config.attention.score_scale = 0.4;
+  config.embedding_scale = 3.5;
+  config.tie_word_embeddings = true;
+  config.logit_softcap = 2;
+  AttentionConfig& sliding = own_config(config, 2).attention;
+  sliding.window = 3;
+  sliding.rope.rope_theta = 20;
+  return config;
+}
+
+/// Attention and MLP on one LayerNorm, half of each head turned, an MLP with a GELU and without a gate, and
+/// biases everywhere, as in Phi.
+inline ModelConfig tiny_phi_config() {
+  ModelConfig config = tiny_config("*-*-");
+  config.norm = NormKind::layernorm;
+  config.attention.rope = {.type = RopeType::standard, .rope_theta = 100, .partial_rotary_factor = 0.5};
+  config.attention.qkv_bias = config.attention.output_bias = config.mlp.bias = config.head_bias = true;
+  config.mlp.activation = MlpActivation::gelu_tanh;
+  for (const std::int64_t mlp : {1, 3}) own_config(config, mlp).residual = Residual::shared_norm;
+  return config;
+}
+
+/// Queries, keys and values of one weight, slopes of scores, and a head of unit vectors, as in Baichuan.
+inline ModelConfig tiny_baichuan_config() {
+  ModelConfig config = tiny_config("*-");
+  config.attention.num_attention_heads = config.attention.num_key_value_heads = 6;
+  config.attention.packed = config.attention.alibi = true;
+  config.mlp.gate = GateActivation::silu;
+  config.normalized_head = true;
+  return config;
+}
+
 /// Two blocks of each kind, of which the second has sizes of its own.
 inline ModelConfig tiny_pruned_config() {
   ModelConfig config = tiny_config("M*-EM*-E");

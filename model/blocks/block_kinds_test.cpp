@@ -32,7 +32,8 @@ TEST_CASE("block kinds: each tensor of a model has a row, and each row is in som
   std::set<std::string_view> rows;
   const ModelConfig config = tiny_config_with_all_tensors();
   for (const ModelConfig& of :
-       {config, tiny_llama_config(), tiny_windowed_config(NormKind::layernorm), tiny_config("L")})
+       {config, tiny_llama_config(), tiny_windowed_config(NormKind::layernorm), tiny_config("L"),
+        tiny_baichuan_config()})
     for (const TensorSpec& spec : tensor_specs(of)) {
       REQUIRE(spec.cut);
       CHECK(spec.id.whole() == spec.module.whole());
@@ -63,7 +64,7 @@ TEST_CASE("block kinds: entries and divisions name modules that the kind has") {
       return std::ranges::any_of(kind->tensors(),
                                  [&](const BlockTensor& t) { return module_of(t) == module; });
     };
-    CHECK(has(kind->entry()));
+    CHECK(has(kind->entry(config)));
     for (const Division& d : kind->divisions(config)) {
       CHECK(has(d.module));
       CHECK(d.value > 0);

@@ -140,7 +140,7 @@ class BlockType {
 
   /// The module that all rows of the residual stream enter: where it is cut, the block is (tensor
   /// parallelism).
-  virtual std::string_view entry() const = 0;
+  virtual std::string_view entry(const BlockConfig& config) const = 0;
   /// What the number of tensor-parallel ranks has to divide.
   virtual std::vector<Division> divisions(const BlockConfig& config) const = 0;
   virtual BlockCores cores(const BlockConfig&) const { return {}; }

@@ -27,12 +27,17 @@ Tensor noise_magnitude(const Sequences& whole, double alpha, std::int64_t hidden
   return whole.derived<NoiseMagnitude>(device, {std::bit_cast<std::int64_t>(alpha), hidden}, make).value;
 }
 
+double rounded(double value, DType dtype) {
+  return Tensor::scalar(value, DType::f64, Device::cpu).to(dtype).to_vector().front();
+}
+
 }  // namespace
 
 TokenFront::TokenFront(const ModelSetup& setup, ParameterStore& parameters, TransformPoints& points)
     : noise_(setup.choices.noise),
       hidden_size_(setup.config.hidden_size),
-      weight_(&parameters.get(embeddings_name() / "weight")) {
+      weight_(&parameters.get(embeddings_name() / "weight")),
+      scale_(rounded(setup.config.embedding_scale, weight_->value.dtype())) {
   points.emplace(embeddings_name() / "output", TransformPoint{&output_, PointRole::way_out, embeddings_name(),
                                                               noise_.alpha > 0 ? &rows_ : nullptr});
 }
@@ -40,7 +45,7 @@ TokenFront::TokenFront(const ModelSetup& setup, ParameterStore& parameters, Tran
 Var TokenFront::operator()(Context& ctx, const Tensor& ids, const Sequences& sequences,
                            std::size_t depth) const {
   const trace::Span span(trace::Category::forward, "embeddings");
-  const Var rows = embedding(ctx, ids, weight_->var(), part);
+  const Var rows = embedding(ctx, ids, weight_->var(), part, scale_);
   const Var out = apply(output_, ctx, rows, sequences);
   if (noise_.alpha == 0 || sequences.numbers().empty()) return out;
   // Behind the transform: ranks that add up their rows add the noise once.

@@ -5,8 +5,8 @@
 
 namespace nemocube {
 
-/// How token ids enter a stack: rows of the embeddings, `<embeddings>.weight` [V, hidden], and in training
-/// the noise that the run has chosen (ModelChoices::noise).
+/// How token ids enter a stack: rows of the embeddings, `<embeddings>.weight` [V, hidden], by
+/// ModelConfig::embedding_scale, and in training the noise that the run has chosen (ModelChoices::noise).
 class TokenFront {
  public:
   TokenFront(const ModelSetup& setup, ParameterStore& parameters, TransformPoints& points);
@@ -23,6 +23,7 @@ class TokenFront {
   NoiseTraining noise_;
   std::int64_t hidden_size_;
   const Parameter* weight_;
+  double scale_;
   Transform output_;
   RowCut rows_;
 };

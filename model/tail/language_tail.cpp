@@ -2,6 +2,7 @@
 
 #include "core/allocation_owner.h"
 #include "core/trace.h"
+#include "ops/l2_normalize/l2_normalize.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
 
@@ -9,18 +10,29 @@ namespace nemocube {
 
 LanguageTail::LanguageTail(const ModelSetup& setup, ParameterStore& parameters, TransformPoints& points)
     : norm_(setup.config, parameters, final_norm_name()),
-      head_(&parameters.get(setup.config.head_module() / "weight")) {
+      head_(&parameters.get(setup.config.head_module() / "weight")),
+      bias_(parameters.find(head_name() / "bias")),
+      normalized_(setup.config.normalized_head),
+      soft_cap_(setup.config.logit_softcap) {
   if (Adapter adapter(setup, parameters, head_name()); adapter) adapter_.emplace(std::move(adapter));
   points.emplace(head_name() / "input", TransformPoint{&input_, PointRole::way_in, setup.config.head_module(),
                                                        adapter_ ? adapter_->rows() : nullptr});
 }
 
+Var LanguageTail::weight(Context& ctx) const {
+  return normalized_ ? l2_normalize(ctx, head_->var()) : head_->var();
+}
+
+LogitOptions LanguageTail::options() const { return {bias_ ? bias_->var() : Var(), soft_cap_}; }
+
 Tensor LanguageTail::logits(const Tensor& hidden) const {
-  const Tensor& weight = head_->value;
+  Context ctx;
+  const Tensor rows = weight(ctx).value();
   const Tensor out =
-      Tensor::empty({hidden.rows(), weight.dim(0)}, accumulate_dtype(weight.dtype()), hidden.device());
-  matmul({out, Into::set}, hidden, false, weight, true);
+      Tensor::empty({hidden.rows(), rows.dim(0)}, accumulate_dtype(rows.dtype()), hidden.device());
+  matmul({out, Into::set}, hidden, false, rows, true);
   if (adapter_) add_lora_values(out, hidden, adapter_->branch());
+  shape_logits(out, options());
   return out;
 }
 
@@ -30,8 +42,8 @@ Var LanguageTail::loss(Context& ctx, const Var& hidden, const Labels& labels, co
   const trace::Span span(trace::Category::forward, "loss");
   const Var rows = apply(input_, ctx, hidden, sequences);
   const LoraBranch adapter = adapter_ ? adapter_->branch(sequences, rows.value().device()) : LoraBranch();
-  return linear_cross_entropy(ctx, rows, head_->var(), labels, grad_scale, chunk_rows, part,
-                              adapter_ ? &adapter : nullptr);
+  return linear_cross_entropy(ctx, rows, weight(ctx), labels, grad_scale, chunk_rows, part,
+                              adapter_ ? &adapter : nullptr, options());
 }
 
 }  // namespace nemocube

@@ -5,12 +5,14 @@
 #include "model/norm.h"
 #include "ops/cross_entropy/grad_scale.h"
 #include "ops/cross_entropy/labels.h"
+#include "ops/cross_entropy/logit_options.h"
 #include "ops/vocabulary_part.h"
 
 namespace nemocube {
 
 /// How rows leave a language model: the final norm, and the head with the loss. The head's weight [V, hidden]
-/// may be that of the embeddings (ModelConfig::tie_word_embeddings).
+/// may be that of the embeddings (ModelConfig::tie_word_embeddings), and its rows may be divided by their
+/// lengths (normalized_head). Logits may have a bias and a soft cap (head_bias, logit_softcap).
 class LanguageTail {
  public:
   LanguageTail(const ModelSetup& setup, ParameterStore& parameters, TransformPoints& points);
@@ -27,8 +29,14 @@ class LanguageTail {
   VocabularyPart part;  ///< the rows of the head, where they are cut over ranks; the default is all
 
  private:
+  Var weight(Context& ctx) const;
+  LogitOptions options() const;
+
   Norm norm_;
   const Parameter* head_;
+  const Parameter* bias_;  // null: none
+  bool normalized_;
+  double soft_cap_;
   std::optional<Adapter> adapter_;
   Transform input_;
 };

@@ -43,14 +43,15 @@ ModelTraffic::ModelTraffic(const ModelSetup& setup, const ParallelPlan& plan, co
   for (std::int64_t i = 0; i < config.num_layers(); ++i) {
     const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
     const TensorName name = block_name(i);
-    blocks_.push_back({kind->cores(config.block(i)), cut(mixer_name(i, kind->entry())),
+    blocks_.push_back({kind->cores(config.block(i)), cut(mixer_name(i, kind->entry(config.block(i)))),
                        config.shares_norm(name), config.shares_sum(name),
                        config.block(i).residual != Residual::shared_norm,
                        !config.shares_norm_with_next(name)});
   }
   for (std::int64_t i = 0; setup.choices.mtp.depths > 0 && i < std::ssize(config.mtp_blocks); ++i) {
     const BlockKind kind = config.mtp_blocks[static_cast<std::size_t>(i)];
-    mtp_blocks_.push_back({kind->cores(config.common()), cut(mixer_of(depth_name(i)) / kind->entry())});
+    mtp_blocks_.push_back(
+        {kind->cores(config.common()), cut(mixer_of(depth_name(i)) / kind->entry(config.common()))});
   }
   for (std::int64_t rank = 0; rank < plan.grid.cp; ++rank) {
     const SequenceCut part(load.microbatch, plan.grid.cp, rank);

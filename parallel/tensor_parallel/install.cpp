@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/range.h"
+#include "model/blocks/attention/attention.h"
 #include "model/blocks/mamba/mamba.h"
 #include "parallel/tensor_parallel/cuts.h"
 
@@ -65,6 +66,8 @@ TensorParallel::TensorParallel(Stack& model, const TensorParallelPlan& plan, con
   if (cuts_head_ && model.tail()) model.tail()->part = own_tokens;
   if (model.front() && plan.style(embeddings_name()) == TensorStyle::vocab_parallel)
     model.front()->part = own_tokens;
+  for (AttentionMixer* attention : model.mixers<AttentionMixer>())
+    if (attention->is_cut()) attention->set_first_head(tp_.rank() * attention->heads());
   share_norm_groups(model, groups[Group::state_replicas]);
 }
 

@@ -99,7 +99,8 @@ void check_whole_mixers(const std::map<TensorName, TensorStyle>& styles, const M
 /// Mixers on one norm enter and leave the residual stream together (SharedWays).
 void check_shared_norms(const std::map<TensorName, TensorStyle>& styles, const ModelConfig& config) {
   const auto entry = [&](std::int64_t block) -> const ModuleStyle& {
-    return *styles.find(mixer_name(block, config.blocks[static_cast<std::size_t>(block)]->entry()));
+    const BlockKind kind = config.blocks[static_cast<std::size_t>(block)];
+    return *styles.find(mixer_name(block, kind->entry(config.block(block))));
   };
   for (std::int64_t block = 0; block < config.num_layers(); ++block)
     if (config.shares_norm_with_next(block_name(block)))

@@ -204,6 +204,25 @@ std::int64_t kept_between_depths(const ModelSetup& setup, const ModelChunk& chun
   return kept;
 }
 
+/// The tables of cosines and sines that the sequences of a microbatch keep, one for all blocks whose rotary
+/// embeddings are the same.
+std::int64_t rotary_tables(const ModelConfig& config, const std::vector<ModelChunk>& chunks,
+                           const BlockRows& rows, const TensorBytes& of) {
+  std::vector<std::pair<RopeConfig, std::int64_t>> counted;
+  std::int64_t bytes = 0;
+  for (std::int64_t i = 0; i < config.num_layers(); ++i) {
+    const AttentionConfig& attention = config.block(i).attention;
+    const std::pair rope{attention.rope, attention.head_dim};
+    if (!config.blocks[static_cast<std::size_t>(i)]->cores(config.block(i)).attention ||
+        attention.rope.type == RopeType::none || std::ranges::count(counted, rope) > 0 ||
+        std::ranges::none_of(chunks, [&](const ModelChunk& chunk) { return chunk.has_block(i); }))
+      continue;
+    counted.push_back(rope);
+    bytes += of.wide(rows.all * real(rotary_width(attention.rope, attention.head_dim)));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const ActivationOptions& options,
@@ -221,7 +240,9 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
                                     ? of.stored(rows.all * static_cast<double>(config.hidden_size))
                                     : 0;
   std::int64_t most = 0, most_kept = 0;
-  for (const ModelChunk& chunk : plan.pipeline.chunks_of(pipeline_rank)) {
+  const std::vector<ModelChunk> chunks = plan.pipeline.chunks_of(pipeline_rank);
+  const std::int64_t tables = rotary_tables(config, chunks, rows, of);
+  for (const ModelChunk& chunk : chunks) {
     std::int64_t kept = 0;
     for (const auto& [kind, name, backward] : blocks_of(setup, chunk, options.forward_only)) {
       BlockMemory block = kind->memory(config.of_tensor(name), rows, of, {plan.grid.tp, plan.grid.expt_tp});
@@ -253,11 +274,17 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
                    logits = loss_rows * static_cast<double>(vocabulary);
       ends += of.wide(logits) + (of.stored_size < of.wide_size ? of.stored(logits) : 0);
       ends += 2 * of.stored(loss_rows * real(loss_rank(setup.choices.lora)));  // A x and its gradient
+      if (config.normalized_head) {
+        // The rows divided by their lengths, and their gradient.
+        const double weight = real(vocabulary) * real(config.hidden_size);
+        const bool trained = !options.forward_only && !setup.choices.frozen.contains(head_name() / "weight");
+        ends += of.stored(weight) + (trained ? of.wide(weight) : 0);
+      }
     }
     most = std::max(most, kept + ends);
     most_kept = std::max(most_kept, kept);
   }
-  return most + (options.live - 1) * most_kept;
+  return most + tables + (options.live - 1) * (most_kept + tables);
 }
 
 std::int64_t decode_state_memory(const ModelConfig& config, DType dtype, std::int64_t sequences,

@@ -157,8 +157,9 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   const char* const own_sizes = "EM*-";  // of every block
-  const char* const llama = "*-*-";
-  for (const char* pattern : {"MMM", "***", "---", "EEE", "ME*-", "ME*-/*E/*E", own_sizes, llama})
+  const char *const llama = "*-*-", *const gemma = "*-", *const phi = "*-*-*-", *const baichuan = "*-*-*-*-";
+  for (const char* pattern :
+       {"MMM", "***", "---", "EEE", "ME*-", "ME*-/*E/*E", own_sizes, llama, gemma, phi, baichuan})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool checkpointing : {false, true}) {
         CAPTURE(std::string(pattern));
@@ -174,6 +175,25 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
         if (pattern == llama) {
           config.config.attention.rope.type = RopeType::standard;
           config.config.mlp.gate = GateActivation::silu;
+        }
+        if (pattern == gemma) {
+          config.config.residual = Residual::norm_before_and_after;
+          config.config.attention.head_norm = config.config.norm = NormKind::rmsnorm_one_plus_w;
+          config.config.mlp.gate = GateActivation::gelu_tanh;
+          config.config.tie_word_embeddings = true;
+        }
+        if (pattern == phi) {
+          config.config.norm = NormKind::layernorm;
+          config.config.mlp.activation = MlpActivation::gelu_tanh;
+          config.config.head_bias = true;
+          for (const std::int64_t mlp : {1, 3, 5})
+            own_config(config.config, mlp).residual = Residual::shared_norm;
+        }
+        if (pattern == baichuan) {
+          config.config.attention.num_key_value_heads = 2;
+          config.config.attention.packed = true;
+          config.config.attention.rope.type = RopeType::standard;
+          config.config.normalized_head = true;
         }
         Stack model(config, dtype, Device::cpu);
         randomise(model, 1);

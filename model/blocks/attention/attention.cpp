@@ -1,9 +1,11 @@
 #include "model/blocks/attention/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
+#include "model/blocks/attention/alibi_slopes.h"
 #include "ops/attention/partial_attention.h"
 #include "ops/view/view.h"
 
@@ -26,16 +28,26 @@ struct AttentionMixer::State final : MixerState {
 };
 
 AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& name)
-    : q_proj_(sources, name / "q_proj"),
-      k_proj_(sources, name / "k_proj"),
-      v_proj_(sources, name / "v_proj"),
+    : all_heads_(sources.config.attention.num_attention_heads),
+      alibi_(sources.config.attention.alibi),
       o_proj_(sources, name / "o_proj", PointRole::way_out) {
-  SharedWays* const way_in = sources.way_in();
-  sources.points.emplace(name / "qkv.input",
-                         TransformPoint{way_in ? &way_in->in : &qkv_input_, PointRole::way_in,
-                                        name / "q_proj", nullptr, way_in});
   const AttentionConfig& config = sources.config.attention;
   options_.head_dim = config.head_dim;
+  if (config.packed) {
+    qkv_proj_.emplace(sources, name / "qkv_proj", PointRole::way_in);
+    options_.heads = options_.kv_heads = qkv_proj_->out_features() / 3 / config.head_dim;
+  } else {
+    q_proj_.emplace(sources, name / "q_proj");
+    k_proj_.emplace(sources, name / "k_proj");
+    v_proj_.emplace(sources, name / "v_proj");
+    options_.heads = q_proj_->out_features() / config.head_dim;
+    options_.kv_heads = k_proj_->out_features() / config.head_dim;
+    SharedWays* const way_in = sources.way_in();
+    sources.points.emplace(name / "qkv.input",
+                           TransformPoint{way_in ? &way_in->in : &qkv_input_, PointRole::way_in,
+                                          name / "q_proj", nullptr, way_in});
+  }
+  options_.scale = config.score_scale;
   options_.window = config.window;
   rope_ = config.rope;
   position_scale_ = config.position_scale;
@@ -44,8 +56,15 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
     q_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "q_norm");
     k_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "k_norm");
   }
-  options_.heads = q_proj_.out_features() / options_.head_dim;
-  options_.kv_heads = k_proj_.out_features() / options_.head_dim;
+  if (alibi_) options_.slopes = Tensor::empty({options_.heads}, DType::f32, sources.parameters.device());
+  set_first_head(0);
+}
+
+void AttentionMixer::set_first_head(std::int64_t head) {
+  if (!alibi_) return;
+  const std::vector<float> all = alibi_slopes(all_heads_);
+  options_.slopes.copy_from(
+      Tensor::from<float>({all.begin() + head, all.begin() + head + options_.heads}, {options_.heads}));
 }
 
 std::unique_ptr<MixerState> AttentionMixer::make_state(std::int64_t count) const {
@@ -149,9 +168,17 @@ std::int64_t positions_of(const Sequences& sequences) {
 
 Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const Sequences& sequences = call.sequences;
-  const Var in = apply(qkv_input_, ctx, x, sequences);
-  Var q = q_proj_(ctx, in, sequences), k = k_proj_(ctx, in, sequences);
-  const Var v = v_proj_(ctx, in, sequences);
+  Var q, k, v;
+  if (qkv_proj_) {
+    const std::int64_t width = options_.heads * options_.head_dim;
+    const auto parts = split_last(ctx, (*qkv_proj_)(ctx, x, sequences), std::array{width, width, width});
+    q = parts[0], k = parts[1], v = parts[2];
+  } else {
+    const Var in = apply(qkv_input_, ctx, x, sequences);
+    q = (*q_proj_)(ctx, in, sequences);
+    k = (*k_proj_)(ctx, in, sequences);
+    v = (*v_proj_)(ctx, in, sequences);
+  }
   if (q_norm_) {
     q = normed_heads(ctx, *q_norm_, q, options_.head_dim);
     k = normed_heads(ctx, *k_norm_, k, options_.head_dim);

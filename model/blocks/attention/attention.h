@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+
 #include "model/blocks/linear.h"
 #include "model/norm.h"
 #include "ops/attention/attention.h"
@@ -11,14 +13,19 @@ using AttentionCore = std::function<Var(Context&, const Var& q, const Var& k, co
                                         const AttentionOptions&, const Sequences& whole)>;
 
 /// Causal grouped-query attention, with a rotary embedding R of queries and keys, norms N of the heads of
-/// queries and keys, a scale s of queries by position, and a window of keys, where the config has them
-/// (docs/attention.md):
+/// queries and keys, a scale s of queries by position, slopes of scores by distance, and a window of keys,
+/// where the config has them (docs/attention.md):
 ///     o_proj(attention(s R N q_proj x, R N k_proj x, v_proj x))
 class AttentionMixer final : public Mixer {
  public:
   AttentionMixer(const MixerSources& sources, const TensorName& name);
   Var forward(Context& ctx, const Var& x, const MixerCall& call) override;
   std::unique_ptr<MixerState> make_state(std::int64_t count) const override;
+
+  std::int64_t heads() const { return options_.heads; }  ///< query heads of the local part
+  bool is_cut() const { return heads() < all_heads_; }   ///< the local part has not all heads
+  /// The heads of the local part begin at this one.
+  void set_first_head(std::int64_t head);
 
   /// Replaces the operation `attention`, except where a state is given. `rows`: those of x that it gets.
   void set_core(AttentionCore core, RowCut rows) {
@@ -30,6 +37,8 @@ class AttentionMixer final : public Mixer {
   struct State;
   Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                 const AttentionOptions& options, const Sequences& sequences, State& state) const;
+  std::int64_t all_heads_;
+  bool alibi_;
   AttentionOptions options_;
   RopeConfig rope_;
   PositionScale position_scale_;
@@ -37,7 +46,9 @@ class AttentionMixer final : public Mixer {
   AttentionCore core_;
   RowCut rows_;
   Transform qkv_input_;
-  Linear q_proj_, k_proj_, v_proj_, o_proj_;
+  std::optional<Linear> q_proj_, k_proj_, v_proj_;
+  std::optional<Linear> qkv_proj_;  // in the place of the three
+  Linear o_proj_;
 };
 
 }  // namespace nemocube

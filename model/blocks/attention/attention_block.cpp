@@ -20,11 +20,20 @@ constexpr CutRule keys_or_values{
         },
     .shared = SharedHeads::key_value};
 
-std::optional<Shape> key_or_value(const C& c) { return shape_of(c.attention.kv_width(), c.hidden_size); }
+/// Of a mixer with three projections.
+std::optional<Shape> projection(const C& c, std::int64_t width) {
+  return shape_if(!c.attention.packed, width, c.hidden_size);
+}
+std::optional<Shape> key_or_value(const C& c) { return projection(c, c.attention.kv_width()); }
 
 std::optional<Shape> key_or_value_bias(const C& c) {
   return shape_if(c.attention.qkv_bias, c.attention.kv_width());
 }
+
+constexpr CutRule packed_projections{
+    .style = TensorStyle::colwise, .replicable = true, .segments = [](const C& c) {
+      return std::vector(3, RowSegment{c.attention.q_width(), c.attention.num_attention_heads});
+    }};
 
 constexpr CutRule of_each_head{
     .module = "q_proj", .style = TensorStyle::colwise, .replicable = true, .of_each_head = true};
@@ -42,8 +51,11 @@ std::optional<Shape> norm_bias(const C& c) {
 }
 
 const BlockTensor tensor_table[] = {
-    {"q_proj.weight", [](const C& c) { return shape_of(c.attention.q_width(), c.hidden_size); },
-     InitialLaw::input, cut_by_columns},
+    {"qkv_proj.weight",
+     [](const C& c) { return shape_if(c.attention.packed, 3 * c.attention.q_width(), c.hidden_size); },
+     InitialLaw::input, packed_projections},
+    {"q_proj.weight", [](const C& c) { return projection(c, c.attention.q_width()); }, InitialLaw::input,
+     cut_by_columns},
     {"q_proj.bias", [](const C& c) { return shape_if(c.attention.qkv_bias, c.attention.q_width()); },
      InitialLaw::zero, cut_by_columns},
     {"k_proj.weight", key_or_value, InitialLaw::input, keys_or_values},
@@ -73,6 +85,10 @@ class AttentionBlock final : public BlockType {
     check_width("num_attention_heads x head_dim", c.attention.num_attention_heads, c.attention.head_dim);
     check_multiple("num_attention_heads", c.attention.num_attention_heads, "num_key_value_heads",
                    c.attention.num_key_value_heads);
+    require(!c.attention.packed || (c.attention.num_key_value_heads == c.attention.num_attention_heads &&
+                                    !c.attention.qkv_bias && !c.attention.head_norm),
+            "qkv_proj: want as many key-value heads as query heads, and neither biases nor norms of heads");
+    check_range("scale of the scores", c.attention.score_scale, 0, largest_number);
     validate_rope(c.attention.rope, c.attention.head_dim);
     require(c.attention.window >= 0, "sliding_window: want at least 1, or none, got ", c.attention.window);
     const PositionScale& scale = c.attention.position_scale;
@@ -85,10 +101,11 @@ class AttentionBlock final : public BlockType {
     return std::make_unique<AttentionMixer>(sources, mixer);
   }
 
-  std::string_view entry() const override { return "q_proj"; }
+  std::string_view entry(const C& c) const override { return c.attention.packed ? "qkv_proj" : "q_proj"; }
   std::vector<Division> divisions(const C& c) const override {
-    return {{"num_attention_heads", c.attention.num_attention_heads, entry()},
-            {"num_key_value_heads", c.attention.num_key_value_heads, entry(), SharedHeads::key_value}};
+    return {{"num_attention_heads", c.attention.num_attention_heads, entry(c)},
+            {"num_key_value_heads", c.attention.num_key_value_heads, entry(c),
+             c.attention.packed ? SharedHeads::none : SharedHeads::key_value}};
   }
   BlockCores cores(const C& c) const override {
     return {.attention = BlockCores::Attention{c.attention.num_attention_heads,

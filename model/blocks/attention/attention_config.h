@@ -16,7 +16,12 @@ struct AttentionConfig {
   std::int64_t num_key_value_heads = 8;
   std::int64_t head_dim = 128;
   bool qkv_bias = false, output_bias = false;  ///< of q_proj, k_proj and v_proj; of o_proj
+  /// One layer qkv_proj has the rows of q_proj, k_proj and v_proj, one after another. There are then as many
+  /// key-value heads as query heads, and neither biases nor norms of heads.
+  bool packed = false;
+  double score_scale = 0;  ///< of the scores; 0: head_dim^-0.5
   RopeConfig rope;
+  bool alibi = false;  ///< scores fall with the distance, with a slope for each head (alibi_slopes.h)
   PositionScale position_scale;
   /// A norm of each head's queries and keys before the rotary embedding, with the weights q_norm and k_norm
   /// [head_dim], which all heads share.

@@ -66,10 +66,14 @@ double longrope_attention_factor(const RopeConfig& rope) {
 
 }  // namespace
 
+std::int64_t rotary_width(const RopeConfig& rope, std::int64_t head_dim) {
+  return static_cast<std::int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+}
+
 RotaryFrequencies rotary_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t longest) {
-  const double theta =
-      rope.type == RopeType::dynamic ? dynamic_theta(rope, head_dim, longest) : rope.rope_theta;
-  RotaryFrequencies made{usual_frequencies(theta, head_dim), 1};
+  const std::int64_t width = rotary_width(rope, head_dim);
+  const double theta = rope.type == RopeType::dynamic ? dynamic_theta(rope, width, longest) : rope.rope_theta;
+  RotaryFrequencies made{usual_frequencies(theta, width), 1};
   switch (rope.type) {
     case RopeType::none:
     case RopeType::standard:
@@ -82,7 +86,7 @@ RotaryFrequencies rotary_frequencies(const RopeConfig& rope, std::int64_t head_d
       for (double& f : made.inverse) f = llama3_frequency(rope, f);
       break;
     case RopeType::yarn:
-      stretch_by_yarn(rope, made.inverse, head_dim);
+      stretch_by_yarn(rope, made.inverse, width);
       made.attention_factor = rope.attention_factor.value_or(yarn_attention_factor(rope));
       break;
     case RopeType::longrope: {
@@ -100,8 +104,16 @@ void validate_rope(const RopeConfig& rope, std::int64_t head_dim) {
   using enum RopeType;
   if (rope.type == none) return;
   constexpr double least = std::numeric_limits<double>::min(), most = std::numeric_limits<double>::max();
-  require(head_dim % 2 == 0, "head_dim: want an even number, whose halves the rotary embedding turns, got ",
-          head_dim);
+  require(rope.partial_rotary_factor > 0 && rope.partial_rotary_factor <= 1,
+          "partial_rotary_factor: want a number above 0, at most 1, got ", rope.partial_rotary_factor);
+  const std::int64_t width = rotary_width(rope, head_dim);
+  if (rope.partial_rotary_factor == 1)
+    require(width % 2 == 0, "head_dim: want an even number, whose halves the rotary embedding turns, got ",
+            head_dim);
+  else
+    require(width % 2 == 0 && width > 0,
+            "partial_rotary_factor: want an even number of channels that turn, got ", width, " of head_dim ",
+            head_dim);
   // A theta of 1 or less would give all pairs of channels one frequency, or growing ones.
   require(rope.rope_theta > 1 && rope.rope_theta <= most, "rope_theta: want a number above 1, got ",
           rope.rope_theta);
@@ -109,7 +121,8 @@ void validate_rope(const RopeConfig& rope, std::int64_t head_dim) {
   if (rope.type == dynamic) {
     check_size("max_position_embeddings", rope.max_position_embeddings);
     require(rope.factor >= 1, "rope factor: want at least 1 where rope_type is dynamic, got ", rope.factor);
-    require(head_dim > 2, "head_dim: want more than 2 where rope_type is dynamic, got ", head_dim);
+    require(width > 2, "head_dim: want more than 2 channels that turn where rope_type is dynamic, got ",
+            width);
   }
   if (rope.type == llama3 || rope.type == yarn || rope.type == longrope)
     check_size("original_max_position_embeddings", rope.original_max_position_embeddings);
@@ -129,8 +142,8 @@ void validate_rope(const RopeConfig& rope, std::int64_t head_dim) {
           "original_max_position_embeddings: want more than 1 where rope_type is longrope, got ",
           rope.original_max_position_embeddings);
   const auto check_factors = [&](const char* key, const std::vector<double>& factors) {
-    require(std::ssize(factors) == head_dim / 2, key, ": want head_dim / 2 = ", head_dim / 2,
-            " numbers, got ", factors.size());
+    require(std::ssize(factors) == width / 2, key, ": want head_dim / 2 = ", width / 2, " numbers, got ",
+            factors.size());
     for (const double factor : factors) check_range(key, factor, least, most);
   };
   check_factors("short_factor", rope.short_factor);

@@ -23,6 +23,7 @@ enum class RopeType : std::uint8_t {
 struct RopeConfig {
   RopeType type = RopeType::none;
   double rope_theta = 10000;
+  double partial_rotary_factor = 1;  ///< the share of a head's channels that turn: the first ones
   double factor = 1;
   /// Of the model: dynamic begins to stretch behind it.
   std::int64_t max_position_embeddings = 0;
@@ -37,8 +38,11 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-/// The inverse frequencies f_i of the n/2 pairs of channels, n = head_dim, and the attention factor A that
-/// cosines and sines are multiplied by. `longest`: positions of the longest sequence of the batch, on which
+/// The channels n of a head that turn: partial_rotary_factor head_dim, rounded down.
+std::int64_t rotary_width(const RopeConfig& rope, std::int64_t head_dim);
+
+/// The inverse frequencies f_i of the n/2 pairs of channels, n = rotary_width(), and the attention factor A
+/// that cosines and sines are multiplied by. `longest`: positions of the longest sequence of the batch, on which
 /// dynamic and longrope depend.
 ///
 ///   default   f_i = theta^(-2i/n), A = 1

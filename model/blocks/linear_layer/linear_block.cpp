@@ -46,7 +46,7 @@ class LinearBlock final : public BlockType {
   std::unique_ptr<Mixer> make(const MixerSources& sources, const TensorName& mixer) const override {
     return std::make_unique<LinearMixer>(sources, mixer);
   }
-  std::string_view entry() const override { return "linear"; }
+  std::string_view entry(const C&) const override { return "linear"; }
   std::vector<Division> divisions(const C&) const override { return {}; }
   void add_work(BlockWork& work, const C& c, const BlockRows& rows, const BlockDivisors&) const override {
     work.product(BlockWork::Part::products, rows.all, real(c.hidden_size), real(c.hidden_size));

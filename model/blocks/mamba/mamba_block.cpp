@@ -80,10 +80,10 @@ class MambaBlock final : public BlockType {
     return std::make_unique<MambaMixer>(sources, mixer);
   }
 
-  std::string_view entry() const override { return "in_proj"; }
+  std::string_view entry(const C&) const override { return "in_proj"; }
   std::vector<Division> divisions(const C& c) const override {
-    return {{"mamba_num_heads", c.mamba.num_heads, entry()},
-            {"n_groups", c.mamba.n_groups, entry(), SharedHeads::state}};
+    return {{"mamba_num_heads", c.mamba.num_heads, entry(c)},
+            {"n_groups", c.mamba.n_groups, entry(c), SharedHeads::state}};
   }
   BlockCores cores(const C& c) const override {
     return {.scan = BlockCores::Scan{c.mamba.num_heads, c.mamba.head_dim, c.mamba.n_groups,

@@ -2,19 +2,21 @@
 #include <optional>
 
 #include "model/blocks/linear.h"
-#include "ops/gated_activation/gated_activation.h"
+#include "model/blocks/mlp/mlp_config.h"
 
 namespace nemocube {
 
-/// down_proj(relu(up_proj x)^2), or with a gate down_proj(phi(gate_proj x) * up_proj x). The mixer of an MLP
+/// down_proj(phi(up_proj x)), or with a gate down_proj(phi(gate_proj x) * up_proj x). The mixer of an MLP
 /// block, and the shared expert of an MoE block.
 class MlpMixer final : public Mixer {
  public:
-  MlpMixer(const MixerSources& sources, const TensorName& name, std::optional<GateActivation> gate = {});
+  /// The config says whether there is a gate, and which phi.
+  MlpMixer(const MixerSources& sources, const TensorName& name, const MlpConfig& config);
   Var forward(Context& ctx, const Var& x, const MixerCall& call) override;
 
  private:
   std::optional<GateActivation> gate_;
+  MlpActivation activation_;
   Transform input_;  // of a gated MLP, for both projections
   std::optional<Linear> gate_proj_;
   Linear up_proj_, down_proj_;

@@ -14,6 +14,9 @@ using C = BlockConfig;
 
 std::optional<Shape> inner_bias(const C& c) { return shape_if(c.mlp.bias, c.mlp.intermediate_size); }
 
+/// An MLP that keeps the result of its activation for backward.
+bool is_relu2(const C& c) { return !c.mlp.gate && c.mlp.activation == MlpActivation::relu2; }
+
 const BlockTensor tensor_table[] = {
     {"gate_proj.weight",
      [](const C& c) { return shape_if(c.mlp.gate.has_value(), c.mlp.intermediate_size, c.hidden_size); },
@@ -37,28 +40,30 @@ class MlpBlock final : public BlockType {
 
   std::span<const BlockTensor> tensors() const override { return tensor_table; }
   std::unique_ptr<Mixer> make(const MixerSources& sources, const TensorName& mixer) const override {
-    return std::make_unique<MlpMixer>(sources, mixer, sources.config.mlp.gate);
+    return std::make_unique<MlpMixer>(sources, mixer, sources.config.mlp);
   }
 
-  std::string_view entry() const override { return "up_proj"; }
+  std::string_view entry(const C&) const override { return "up_proj"; }
   std::vector<Division> divisions(const C& c) const override {
-    return {{"intermediate_size", c.mlp.intermediate_size, entry()}};
+    return {{"intermediate_size", c.mlp.intermediate_size, entry(c)}};
   }
 
   void add_work(BlockWork& work, const C& c, const BlockRows& rows, const BlockDivisors& of) const override {
     const double width = real(c.hidden_size), inner = real(c.mlp.intermediate_size) / real(of.tp);
-    if (!c.mlp.gate) return add_mlp_work(work, rows.all, width, inner);
-    for (int projection = 0; projection < 2; ++projection)
+    if (is_relu2(c)) return add_mlp_work(work, rows.all, width, inner);
+    for (int projection = 0; projection < (c.mlp.gate ? 2 : 1); ++projection)
       work.product(BlockWork::Part::products, rows.all, width, inner);
     work.product(BlockWork::Part::products, rows.all, inner, width);
-    work.numbers(3 * rows.all * inner, 5 * rows.all * inner);  // what gated_activation reads and writes
+    // What gated_activation or gelu reads and writes; both are computed again in backward.
+    work.numbers((c.mlp.gate ? 3 : 2) * rows.all * inner, 5 * rows.all * inner);
   }
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
                      const BlockDivisors& by) const override {
     const std::int64_t inner = of.stored(rows.all * real(part_of_size(c.mlp.intermediate_size, by.tp)));
-    if (!c.mlp.gate) return {inner, inner};
-    return {2 * inner, 2 * inner};  // the product of both is computed again in backward
+    if (is_relu2(c)) return {inner, inner};
+    // What goes to down_proj is computed again in backward.
+    return {(c.mlp.gate ? 2 : 1) * inner, 2 * inner};
   }
 };
 

@@ -14,7 +14,7 @@ MoeMixer::MoeMixer(const MixerSources& sources, const TensorName& name)
       down_(&sources.parameters.get(name / "experts.down_proj")),
       up_adapter_(sources.setup, sources.parameters, name / "experts.up_proj"),
       down_adapter_(sources.setup, sources.parameters, name / "experts.down_proj"),
-      shared_(sources, name / "shared_experts"),
+      shared_(sources, name / "shared_experts", MlpConfig{}),
       dispatcher_(std::make_unique<LocalDispatcher>()) {
   const TensorName entry = name / "shared_experts.up_proj";
   sources.points.emplace(name / "routed.input", TransformPoint{&routed_input_, PointRole::routed_in, entry,

@@ -107,9 +107,9 @@ class MoeBlock final : public BlockType {
     return std::make_unique<MoeMixer>(sources, mixer);
   }
 
-  std::string_view entry() const override { return "shared_experts.up_proj"; }
+  std::string_view entry(const C&) const override { return "shared_experts.up_proj"; }
   std::vector<Division> divisions(const C& c) const override {
-    return {{"moe_shared_expert_intermediate_size", c.moe.shared_expert_intermediate_size, entry()}};
+    return {{"moe_shared_expert_intermediate_size", c.moe.shared_expert_intermediate_size, entry(c)}};
   }
   BlockCores cores(const C& c) const override {
     return {.experts =
