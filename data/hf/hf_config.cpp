@@ -87,6 +87,11 @@ ModelConfig parse_hf_config(const JsonView& object) {
       if (type && type->string() == wrapper.model_type) {
         const auto tied = object.find("tie_word_embeddings");
         config.tie_word_embeddings = tied ? tied->boolean() : wrapper.tied_by_default;
+        if (!wrapper.caps_logits && config.logit_softcap > 0) {
+          log_warning(object.file(), ": 'final_logit_softcapping' is ", config.logit_softcap,
+                      " and has no effect in models of type ", wrapper.model_type);
+          config.logit_softcap = 0;
+        }
       }
     return config;
   }

@@ -68,8 +68,11 @@ void check_keys(const JsonView& object, RopeType type, Names also) {
   }
 }
 
+constexpr const char* partial_key = "partial_rotary_factor";
+
+/// In families without such a factor.
 void check_partial(const JsonView& at, RopeType type) {
-  const auto given = at.find("partial_rotary_factor");
+  const auto given = at.find(partial_key);
   if (!given || given->number() == 1) return;
   if (type != standard) given->refuse("1");
   log_warning(at.file(), ": 'partial_rotary_factor' is ", given->number(),
@@ -99,11 +102,16 @@ void read_factor(const JsonView& object, RopeConfig& rope) {
 
 /// `object`: rope_parameters, or rope_scaling.
 RopeConfig read_object(const JsonView& object, const JsonView& config, double theta, std::int64_t positions,
-                       Names also) {
+                       Names also, std::optional<double> partial) {
   if (!object.value().is_object()) object.refuse("an object");
   RopeConfig rope{.type = read_type(object), .rope_theta = theta};
   check_keys(object, rope.type, also);
-  check_partial(object, rope.type);
+  if (partial) {
+    rope.partial_rotary_factor = *partial;
+    read_number(object, partial_key, rope.partial_rotary_factor);
+  } else {
+    check_partial(object, rope.type);
+  }
   read_number(object, "rope_theta", rope.rope_theta);
   if (rope.type == standard) return rope;
   if (rope.type == dynamic) rope.max_position_embeddings = positions;
@@ -140,23 +148,31 @@ RopeConfig read_object(const JsonView& object, const JsonView& config, double th
 
 }  // namespace
 
-RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions, Names also) {
+RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions, Names also,
+                     std::optional<double> partial) {
   read_number(config, "rope_theta", theta);
+  if (partial) read_number(config, partial_key, *partial);
   const auto parameters = find_filled(config, "rope_parameters"),
              scaling = find_filled(config, "rope_scaling");
   if (!parameters && !scaling) {
-    check_partial(config, standard);
-    return {.type = standard, .rope_theta = theta};
+    if (!partial) check_partial(config, standard);
+    return {.type = standard, .rope_theta = theta, .partial_rotary_factor = partial.value_or(1)};
   }
-  const RopeConfig rope = read_object(parameters ? *parameters : *scaling, config, theta, positions, also);
+  const RopeConfig rope =
+      read_object(parameters ? *parameters : *scaling, config, theta, positions, also, partial);
   if (parameters && scaling) {
-    RopeConfig other = read_object(*scaling, config, theta, positions, also);
+    RopeConfig other = read_object(*scaling, config, theta, positions, also, partial);
     if (!config.has("rope_theta") && !scaling->has("rope_theta")) other.rope_theta = rope.rope_theta;
     require(rope == other, config.file(),
             ": 'rope_parameters' and 'rope_scaling' mean the same and differ; want one of them");
   }
-  if (!(parameters ? *parameters : *scaling).has("partial_rotary_factor")) check_partial(config, rope.type);
+  if (!partial && !(parameters ? *parameters : *scaling).has(partial_key)) check_partial(config, rope.type);
   return rope;
+}
+
+RopeConfig read_rope_object(const JsonView& object, const JsonView& config, double theta,
+                            std::int64_t positions) {
+  return read_object(object, config, theta, positions, {}, {});
 }
 
 namespace {
@@ -191,12 +207,15 @@ Json object_of(const RopeConfig& rope) {
 void write_rope(const RopeConfig& rope, Json& to) {
   to["rope_theta"] = rope.rope_theta;
   to["rope_scaling"] = rope.type == standard ? Json(nullptr) : object_of(rope);
+  if (rope.partial_rotary_factor != 1) to[partial_key] = rope.partial_rotary_factor;
 }
 
-void write_rope_parameters(const RopeConfig& rope, Json& to) {
+Json rope_object(const RopeConfig& rope) {
   Json object = object_of(rope);
   object["rope_theta"] = rope.rope_theta;
-  to["rope_parameters"] = std::move(object);
+  return object;
 }
+
+void write_rope_parameters(const RopeConfig& rope, Json& to) { to["rope_parameters"] = rope_object(rope); }
 
 }  // namespace nemocube

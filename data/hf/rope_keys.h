@@ -1,5 +1,6 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -18,16 +19,22 @@ namespace nemocube {
 ///                                     positions / original_max_position_embeddings where yarn has a null
 ///   beta_fast, beta_slow              0 is the default
 /// A value that the type does not use has no effect, and a warning says so. Throws Error naming the key for
-/// an unknown type or key, for a value that is missing, for a partial_rotary_factor other than 1 beside a
-/// type other than default, and where the two spellings differ.
+/// an unknown type or key, for a value that is missing, and where the two spellings differ.
 ///
 /// `positions`: max_position_embeddings of the model. `also`: keys that a family has in the object and reads
-/// by itself.
+/// by itself. `partial`: of families that have a partial_rotary_factor, the one where the key is absent, in
+/// the object and in the whole config. In other families the key has no effect, and a warning says so; beside
+/// a type other than default it is an error.
 RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions,
-                     std::span<const std::string_view> also = {});
+                     std::span<const std::string_view> also = {}, std::optional<double> partial = {});
+/// The same of one such object, for families that have several. `config`: the whole.
+RopeConfig read_rope_object(const JsonView& object, const JsonView& config, double theta,
+                            std::int64_t positions);
 
-/// Writes the older spelling, which every release reads.
+/// Writes the older spelling, which every release reads, and a partial_rotary_factor that is not 1.
 void write_rope(const RopeConfig& rope, Json& to);
+/// All keys of rope_parameters.
+Json rope_object(const RopeConfig& rope);
 /// Writes `rope_parameters`, for families whose class reads nothing else.
 void write_rope_parameters(const RopeConfig& rope, Json& to);
 

@@ -156,6 +156,13 @@ const std::vector<FamilyModel>& family_models() {
                                       {{"attention", heads}, {"ffn", linear}},
                                       {{"attention", heads}, {"ffn", absent}},
                                       {{"attention", absent}, {"ffn", wide}}}}}),
+      family_model("gemma3_text", {{"sliding_window", 3},
+                                   {"sliding_window_pattern", 2},
+                                   {"rope_local_base_freq", 20},
+                                   {"query_pre_attn_scalar", 6},
+                                   {"final_logit_softcapping", 4}}),
+      family_model("phi", {{"qk_layernorm", true}, {"partial_rotary_factor", 0.5}}),
+      family_model("baichuan", {{"z_loss_weight", 0}, {"num_key_value_heads", 4}}),
   };
   return models;
 }

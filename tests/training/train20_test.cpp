@@ -50,7 +50,8 @@ TEST_CASE("train20: 20 AdamW steps follow the losses, norms and rates of PyTorch
 }
 
 TEST_CASE("train20: models of other families follow PyTorch as well") {
-  for (const char* golden : {"llama", "llama_biases", "mistral", "ministral3", "qwen2", "qwen3", "decilm"})
+  for (const char* golden : {"llama", "llama_biases", "mistral", "ministral3", "qwen2", "qwen3", "decilm",
+                             "gemma3", "gemma3_biases", "phi", "phi_norms", "baichuan", "baichuan_alibi"})
     check_train20({}, 1e-5, golden);
 }
 

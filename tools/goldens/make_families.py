@@ -26,6 +26,7 @@ import transformers
 from transformers import LlamaConfig, modeling_rope_utils
 from transformers.models.llama import modeling_llama
 
+import baichuan_oracle
 import decilm_oracle
 import model_files as files
 import oracle
@@ -43,8 +44,11 @@ SMALL = dict(
 
 # The model_type of a family, and its classes without "Config" and "ForCausalLM".
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral3": "Ministral3", "qwen2": "Qwen2", "qwen3": "Qwen3",
-           "nemotron-nas": "DeciLM"}
-ORACLES = {"nemotron-nas": decilm_oracle.DeciLMForCausalLM}  # of families that transformers does not have
+           "nemotron-nas": "DeciLM", "gemma3_text": "Gemma3", "phi": "Phi", "baichuan": "Baichuan"}
+CONFIGS = {"gemma3_text": "Gemma3Text"}  # where the class of the config has another name
+MODULES = {"gemma3_text": "gemma3"}  # where the module of the classes has another name than the family
+# Of families that transformers does not have.
+ORACLES = {"nemotron-nas": decilm_oracle.DeciLMForCausalLM, "baichuan": baichuan_oracle.BaichuanForCausalLM}
 
 # What a layer of DeciLM has.
 ABSENT = dict(n_heads_in_group=None, ffn_mult=None, no_op=True, replace_with_linear=False)
@@ -53,7 +57,7 @@ GROUPS_OF_1, GROUPS_OF_2 = ({**ABSENT, "no_op": False, "n_heads_in_group": n} fo
 WIDE = {**ABSENT, "no_op": False, "ffn_mult": 1.5}
 
 # `keys`: of config.json. `by_hand`: config.json has exactly these keys, in spellings of older releases; else the class saves it.
-# `family`: where it is not the name of the case.
+# `family`: where it is not the name of the case. `activation`: the key of config.json and its value, else the SiLU.
 CASES = {
     "llama": dict(
         seed=1,
@@ -128,6 +132,65 @@ CASES = {
             ],
         ),
     ),
+    # Every third layer sees all keys; the last one slides.
+    "gemma3": dict(
+        family="gemma3_text",
+        seed=27,
+        by_hand=True,
+        activation=dict(hidden_activation="gelu_pytorch_tanh"),
+        keys=dict(
+            num_hidden_layers=4, num_key_value_heads=2, intermediate_size=8, rope_theta=100.0, rope_local_base_freq=20.0,
+            head_dim=8,
+            rope_scaling=dict(rope_type="linear", factor=8.0), sliding_window=4, sliding_window_pattern=3,
+            query_pre_attn_scalar=24, final_logit_softcapping=5.0,
+        ),
+    ),
+    # The layers that slide have a stretched rotary embedding, too.
+    "gemma3_biases": dict(
+        family="gemma3_text",
+        seed=10,
+        by_hand=False,
+        keys=dict(
+            num_key_value_heads=1, head_dim=4, intermediate_size=8, tie_word_embeddings=False, attention_bias=True,
+            sliding_window=3, query_pre_attn_scalar=8, layer_types=["full_attention", "sliding_attention"],
+            rope_parameters=dict(
+                full_attention=dict(rope_type="default", rope_theta=100.0),
+                sliding_attention=dict(rope_type="linear", rope_theta=20.0, factor=2.0),
+            ),
+        ),
+    ),
+    # Half of the channels of a head turn.
+    "phi": dict(
+        seed=11,
+        by_hand=True,
+        activation=dict(hidden_act="gelu_new"),
+        keys=dict(num_key_value_heads=2, rms_norm_eps=None, layer_norm_eps=1e-5, rope_theta=100.0),
+    ),
+    "phi_norms": dict(
+        family="phi",
+        seed=12,
+        by_hand=False,
+        keys=dict(
+            qk_layernorm=True, rms_norm_eps=None, layer_norm_eps=1e-5,
+            rope_parameters=dict(rope_type="default", rope_theta=100.0, partial_rotary_factor=1.0),
+        ),
+    ),
+    # Baichuan 2 of 7B.
+    "baichuan": dict(
+        seed=13,
+        by_hand=True,
+        keys=dict(tie_word_embeddings=False, z_loss_weight=0),
+    ),
+    # Baichuan of 13B: a number of heads that is no power of two.
+    "baichuan_alibi": dict(
+        family="baichuan",
+        seed=14,
+        by_hand=True,
+        keys=dict(
+            hidden_size=24, num_attention_heads=6, tie_word_embeddings=False, max_position_embeddings=None,
+            model_max_length=64,
+        ),
+    ),
 }
 
 
@@ -136,11 +199,13 @@ def family_of(name):
 
 
 def class_of(family, ending):
-    return getattr(transformers, CLASSES[family] + ending)
+    name = CONFIGS.get(family, CLASSES[family]) if ending == "Config" else CLASSES[family]
+    return getattr(transformers, name + ending)
 
 
 def modeling_of(family):
-    return importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    module = MODULES.get(family, family)
+    return importlib.import_module(f"transformers.models.{module}.modeling_{module}")
 
 ROPES = [
     dict(rope_type="default", rope_theta=10000.0),
@@ -187,15 +252,27 @@ def widened():
         del torch.Tensor.float
 
 
-def frequencies(config, longest):
-    """Inverse frequencies and attention factor in float64."""
-    kind = config.rope_parameters["rope_type"]
+def frequencies(config, longest, rotary=modeling_llama.LlamaRotaryEmbedding, **layer_type):
+    """Inverse frequencies and attention factor in float64. `rotary`: the class of the family's rotary embedding."""
+    parameters = config.rope_parameters
+    kind = parameters[layer_type["layer_type"]]["rope_type"] if layer_type else parameters["rope_type"]
     with widened():
         if kind == "default":
-            made = modeling_llama.LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+            made = rotary.compute_default_rope_parameters(config, **layer_type)
         else:
-            made = modeling_rope_utils.ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=longest)
+            made = modeling_rope_utils.ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=longest, **layer_type)
     return made[0].double(), float(made[1])
+
+
+def widen_rotary(rotary, config):
+    for layer_type in getattr(rotary, "layer_types", None) or ():
+        inverse, factor = frequencies(config, SEQ, type(rotary), layer_type=layer_type)
+        setattr(rotary, f"{layer_type}_inv_freq", inverse)
+        setattr(rotary, f"{layer_type}_original_inv_freq", inverse)
+        setattr(rotary, f"{layer_type}_attention_scaling", factor)
+    if hasattr(rotary, "inv_freq"):
+        rotary.inv_freq, rotary.attention_scaling = frequencies(config, SEQ, type(rotary))
+        rotary.original_inv_freq = rotary.inv_freq
 
 
 def empty_model(directory):
@@ -218,9 +295,7 @@ def load(directory, dtype):
             raise RuntimeError(f"{directory}: Hugging Face did not load every tensor: {problems}")
     model = model.to(dtype).train()
     if dtype == torch.float64:
-        rotary = model.model.rotary_emb
-        rotary.inv_freq, rotary.attention_scaling = frequencies(model.config, SEQ)
-        rotary.original_inv_freq = rotary.inv_freq
+        widen_rotary(model.model.rotary_emb, model.config)
     return model
 
 
@@ -256,10 +331,10 @@ def write_config(directory, case):
     architecture = CLASSES[family] + "ForCausalLM"
     if case["by_hand"]:
         files.write_json(directory / "config.json", {
-            "architectures": [architecture], "model_type": family, "hidden_act": "silu",
+            "architectures": [architecture], "model_type": family, **case.get("activation", dict(hidden_act="silu")),
             **{k: v for k, v in keys.items() if v is not None}})
         return
-    config = class_of(family, "Config")(**keys)
+    config = class_of(family, "Config")(**{k: v for k, v in keys.items() if v is not None or k == "pad_token_id"})
     config.architectures = [architecture]
     config.save_pretrained(directory)
 
@@ -357,15 +432,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=DEFAULT_OUT, help="directory of the cases")
     parser.add_argument("--report", action="store_true", help="print how far plain float32 is from float64")
+    parser.add_argument("--only", nargs="*", choices=CASES, default=CASES, help="these cases alone")
     args = parser.parse_args()
     oracle.check_version()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    make_frequencies(args.out)
-    for name, case in CASES.items():
-        make_case(name, case, args.out, args.report)
+    if args.only is CASES:
+        make_frequencies(args.out)
+    for name in args.only:
+        make_case(name, CASES[name], args.out, args.report)
 
 
 if __name__ == "__main__":

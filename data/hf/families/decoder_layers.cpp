@@ -15,7 +15,7 @@ namespace {
 constexpr const char *sliding = "sliding_attention", *full = "full_attention";
 
 /// The block of a layer's attention.
-std::int64_t attention_of(const ModelConfig& config, std::int64_t layer) {
+std::int64_t attention_block_of(const ModelConfig& config, std::int64_t layer) {
   return config.names.first_block(layer) + attention_slot;
 }
 
@@ -54,9 +54,10 @@ void set_head_dim(ModelConfig& config, const JsonView& object) {
   attention.head_dim = config.hidden_size / attention.num_attention_heads;
 }
 
-void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers) {
+void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
+                const char* epsilon_key) {
   ReadKeys(object).key({"num_hidden_layers"}, layers);
-  require(config.layer_norm_epsilon > 0, object.file(), ": 'rms_norm_eps': want a number above 0, got ",
+  require(config.layer_norm_epsilon > 0, object.file(), ": '", epsilon_key, "': want a number above 0, got ",
           config.layer_norm_epsilon);
   constexpr std::int64_t most_layers = 1 << 20;
   require(layers >= 1 && layers <= most_layers, object.file(), ": 'num_hidden_layers': want 1 to ",
@@ -81,34 +82,44 @@ void want_silu(const JsonView& object) {
     activation->refuse("\"silu\"");
 }
 
-void warn_of_dropout(const JsonView& object) {
-  if (const auto value = object.find("attention_dropout"); value && value->number() != 0)
-    log_warning(object.file(), ": 'attention_dropout' is ", value->number(),
-                " and has no effect: nothing is dropped in attention");
+void warn_of_dropout(const JsonView& object, std::initializer_list<const char*> keys) {
+  for (const char* key : keys)
+    if (const auto value = object.find(key); value && value->number() != 0)
+      log_warning(object.file(), ": '", key, "' is ", value->number(),
+                  " and has no effect: nothing is dropped in models here");
+}
+
+void set_attention(ModelConfig& config, const AttentionConfig& attention,
+                   const std::function<bool(std::int64_t)>& has) {
+  const std::int64_t layers = config.names.layers(config.num_layers());
+  std::vector<std::int64_t> having;
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    if (has(layer)) having.push_back(layer);
+  if (std::ssize(having) == layers) {
+    config.attention = attention;
+    return;
+  }
+  BlockConfig own = config.common();
+  own.attention = attention;
+  for (const std::int64_t layer : having)
+    config.own_configs.insert_or_assign(attention_block_of(config, layer), own);
 }
 
 void set_windows(ModelConfig& config, std::int64_t window, const std::function<bool(std::int64_t)>& slides) {
-  const std::int64_t layers = config.names.layers(config.num_layers());
-  std::vector<std::int64_t> sliding_layers;
-  for (std::int64_t layer = 0; layer < layers; ++layer)
-    if (slides(layer)) sliding_layers.push_back(layer);
-  if (std::ssize(sliding_layers) == layers) {
-    config.attention.window = window;
-    return;
-  }
-  BlockConfig with_window = config.common();
-  with_window.attention.window = window;
-  for (const std::int64_t layer : sliding_layers)
-    config.own_configs.insert_or_assign(attention_of(config, layer), with_window);
+  AttentionConfig with_window = config.attention;
+  with_window.window = window;
+  set_attention(config, with_window, slides);
 }
 
-bool slides(const ModelConfig& config, std::int64_t layer) {
-  return config.block(attention_of(config, layer)).attention.window > 0;
+const AttentionConfig& attention_of(const ModelConfig& config, std::int64_t layer) {
+  return config.block(attention_block_of(config, layer)).attention;
 }
+
+bool slides(const ModelConfig& config, std::int64_t layer) { return attention_of(config, layer).window > 0; }
 
 std::int64_t window_of(const ModelConfig& config) {
   for (std::int64_t layer = 0; layer < config.names.layers(config.num_layers()); ++layer)
-    if (slides(config, layer)) return config.block(attention_of(config, layer)).attention.window;
+    if (slides(config, layer)) return attention_of(config, layer).window;
   return 0;
 }
 
@@ -135,11 +146,11 @@ std::vector<bool> read_layer_types(const JsonView& object, std::int64_t layers, 
 }
 
 void write_keys(const ModelConfig& config, const char* architecture, std::string_view model_type,
-                void (*visit_keys)(ModelConfig&, ConfigKeys&), Json& to) {
+                void (*visit_keys)(ModelConfig&, ConfigKeys&), Json& to, const ActivationKey& activation) {
   to["architectures"] = {architecture};
   to["model_type"] = model_type;
   to["num_hidden_layers"] = config.names.layers(config.num_layers());
-  to["hidden_act"] = "silu";
+  to[activation.key] = activation.name;
   ModelConfig values = config;
   WriteKeys keys(to);
   visit_keys(values, keys);

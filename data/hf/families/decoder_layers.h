@@ -2,14 +2,15 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 
 #include "data/hf/config_keys.h"
 #include "model/config.h"
 
 /// What families share whose layers are those of Hugging Face's Llama: a layer of the files is two blocks,
-/// attention with a rotary embedding and an MLP with a SiLU gate, each with its own norm. The families differ
-/// in defaults, in biases, in norms of heads, and in what a query sees.
+/// attention and an MLP, in most with a rotary embedding, a SiLU gate and a norm before each. The families
+/// differ in defaults, in biases, in norms, in activations, and in what a query sees.
 namespace nemocube::decoder_layers {
 
 inline constexpr int attention_slot = 0, mlp_slot = 1;
@@ -47,20 +48,26 @@ void visit_other_keys(ModelConfig& config, ConfigKeys& keys);
 void set_head_dim(ModelConfig& config, const JsonView& object);
 
 /// Reads num_hidden_layers, whose default is `layers`, sets the sizes that follow from others, and adds the
-/// blocks with the names of `table`. pre: the other sizes have been read. Throws Error naming the key where a
-/// size cannot be.
-void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers);
+/// blocks with the names of `table`. pre: the other sizes have been read, the epsilon of norms from
+/// `epsilon_key`. Throws Error naming the key where a size cannot be.
+void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
+                const char* epsilon_key = "rms_norm_eps");
 
 /// Error for another `hidden_act` than the SiLU, which has two names.
 void want_silu(const JsonView& object);
-/// A warning where attention_dropout asks for dropout, which attention here does not have.
-void warn_of_dropout(const JsonView& object);
+/// A warning where one of these keys asks for dropout, which models here do not have.
+void warn_of_dropout(const JsonView& object, std::initializer_list<const char*> keys = {"attention_dropout"});
 
-/// The queries of these layers see `window` keys; those of other layers see all keys before them. Layers that
-/// differ have configs of their own (ModelConfig::own_configs). pre: add_layers()
+/// The attention of these layers has this config; that of other layers has the common one. Layers that differ
+/// have configs of their own (ModelConfig::own_configs). pre: add_layers()
+void set_attention(ModelConfig& config, const AttentionConfig& attention,
+                   const std::function<bool(std::int64_t)>& has);
+/// The queries of these layers see `window` keys; those of other layers see all keys before them.
 void set_windows(ModelConfig& config, std::int64_t window, const std::function<bool(std::int64_t)>& slides);
 /// The window of layers that have one; 0: none has.
 std::int64_t window_of(const ModelConfig& config);
+/// The config of a layer's attention.
+const AttentionConfig& attention_of(const ModelConfig& config, std::int64_t layer);
 /// Whether the queries of a layer see a window of keys.
 bool slides(const ModelConfig& config, std::int64_t layer);
 /// `layer_types`: "sliding_attention" and "full_attention".
@@ -69,10 +76,15 @@ Json layer_types(const ModelConfig& config);
 /// for another number of layers than `layers`, and for a layer that slides where there is no `window`.
 std::vector<bool> read_layer_types(const JsonView& object, std::int64_t layers, std::int64_t window);
 
-/// Writes `architectures`, `model_type`, `num_hidden_layers`, `hidden_act`, and the keys that visit_keys()
+/// The key of an activation, and its name.
+struct ActivationKey {
+  const char *key = "hidden_act", *name = "silu";
+};
+/// Writes `architectures`, `model_type`, `num_hidden_layers`, the activation, and the keys that visit_keys()
 /// visits, in this order.
 void write_keys(const ModelConfig& config, const char* architecture, std::string_view model_type,
-                void (*visit_keys)(ModelConfig&, ConfigKeys&), Json& to);
+                void (*visit_keys)(ModelConfig&, ConfigKeys&), Json& to,
+                const ActivationKey& activation = {});
 
 /// AutoModel's llama3_flops (components/utils/flops_utils.py), which stands for all of these families there.
 double automodel_flops(const ModelSetup& setup, std::int64_t sequences, std::int64_t length);

@@ -3,19 +3,23 @@
 #include <algorithm>
 #include <array>
 
+#include "data/hf/families/baichuan/baichuan.h"
 #include "data/hf/families/decilm/decilm.h"
+#include "data/hf/families/gemma/gemma3.h"
 #include "data/hf/families/llama/llama.h"
 #include "data/hf/families/mistral/ministral3.h"
 #include "data/hf/families/mistral/mistral.h"
 #include "data/hf/families/nemotron_h/nemotron_h.h"
+#include "data/hf/families/phi/phi.h"
 #include "data/hf/families/qwen/qwen2.h"
 #include "data/hf/families/qwen/qwen3.h"
 
 namespace nemocube {
 
 std::span<const Family* const> families() {
-  static constexpr std::array all{&nemotron_h_family, &llama_family, &mistral_family, &ministral3_family,
-                                  &qwen2_family,      &qwen3_family, &decilm_family};
+  static constexpr std::array all{&nemotron_h_family, &llama_family,   &mistral_family, &ministral3_family,
+                                  &qwen2_family,      &qwen3_family,   &decilm_family,  &gemma3_family,
+                                  &phi_family,        &baichuan_family};
   return all;
 }
 

@@ -14,6 +14,7 @@ namespace nemocube {
 struct Wrapper {
   std::string_view model_type;  ///< of the whole
   bool tied_by_default;         ///< what the whole's tie_word_embeddings, which counts, is where absent
+  bool caps_logits = true;      ///< whether the whole's class applies the language model's logit_softcap
 };
 
 /// All that the program knows of a family of models beside the kinds of its blocks, in one place: its folder
