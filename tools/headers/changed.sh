@@ -1,5 +1,5 @@
 #!/bin/sh
-# Which folders have other headers than a file says, one a line. Usage: changed.sh FILE [--write]
+# Which folders have other headers than a file says, one a line, comments apart. Usage: changed.sh FILE [--write]
 # FILE has a line for each folder, with a checksum of its headers, and one for the compiler, without which all folders have
 # changed. --write: writes FILE as the headers are now.
 set -eu
@@ -8,7 +8,10 @@ file=$1
 now() {
   echo "compiler $("${CXX:-c++}" --version | head -n 1)"
   for folder in core ops model parallel data train tests tools/cuda_emulator; do
-    sum=$(find "$folder" -name '*.h' -type f | LC_ALL=C sort | xargs sha256sum | sha256sum)
+    sum=$(find "$folder" -name '*.h' -type f | LC_ALL=C sort | xargs awk '
+      FNR == 1 { print FILENAME }
+      { sub(/(^|[[:space:]]+)\/\/.*$/, "") }
+      /./ { print }' | sha256sum)
     echo "$folder ${sum%% *}"
   done
 }
