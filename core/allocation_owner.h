@@ -4,12 +4,12 @@
 #include <string_view>
 #include <unordered_map>
 
-/// What memory is for. An allocator remembers it with each block, so that an error can say who holds the
-/// memory.
+/// The owner of memory: what the memory is for. An allocator remembers the owner of each block, so that an
+/// error can name the largest owners.
 namespace nemocube {
 
 /// Says for what this thread allocates tensors while an object lives: "mamba block 3", "gradients". The
-/// innermost one counts. Without any, the zone of the profile at hand does, which is an operation.
+/// innermost object counts. Without an object, the current zone of the profile counts, which is an operation.
 class AllocationOwner {
  public:
   /// `name` lives as long as the process: a literal, or of kept_name(). Null: as if the object were not
@@ -20,14 +20,14 @@ class AllocationOwner {
   AllocationOwner& operator=(const AllocationOwner&) = delete;
 
   static const char* current();
-  /// The name of the innermost object; null where there is none.
+  /// The name of the innermost object; null without an object.
   static const char* named();
 
  private:
   const char* outer_;
 };
 
-/// A copy of `text` that lives as long as the process, one for equal texts.
+/// A copy of `text` that lives as long as the process; equal texts share one copy.
 const char* kept_name(std::string_view text);
 
 /// The bytes that blocks in use hold, by owner. The allocator locks.

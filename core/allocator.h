@@ -49,22 +49,22 @@ class Allocator {
 /// The allocator of a device, for the whole life of the process. Throws Error where the process can use no
 /// CUDA device, std::logic_error for Device::meta.
 ///
-/// Blocks of the CPU are kept by size class, so that a training step that has run once allocates nothing from
-/// the system (no page faults, no zeroing). A free block serves requests down to two thirds of its size.
-/// Cached blocks beyond most_cpu_reserved() go back to the system before more is asked of it.
-/// Every allocation leaves cpu_headroom bytes of address space free, or throws OutOfMemory.
+/// Blocks of the CPU are kept by size class, so that a training step that has run once takes no memory from
+/// the system when it runs again (no page faults, no zeroing). A free block serves requests down to two
+/// thirds of its size. Cached blocks beyond most_cpu_reserved() go back to the system before more memory is
+/// requested. Every allocation leaves cpu_headroom bytes of address space free, or throws OutOfMemory.
 Allocator& allocator(Device device);
 
 /// Memory that a tensor of `bytes` bytes takes on the CPU: a block of the next size class, or whole huge
 /// pages.
 std::int64_t cpu_block_bytes(std::int64_t bytes);
-/// The most that the CPU's allocator keeps, cached blocks included, where tensors never hold more than `most`
-/// bytes. It keeps more only while tensors hold more.
+/// The most bytes that the CPU's allocator keeps, cached blocks included, where tensors never hold more than
+/// `most` bytes. The allocator keeps more only while tensors hold more.
 std::int64_t most_cpu_reserved(std::int64_t most);
 
-/// For calls into libraries that crash without memory. When it is made, cpu_headroom bytes of address space
-/// are left (OutOfMemory otherwise), and no thread allocates or frees a tensor while it lives, the holder
-/// included.
+/// For calls into libraries that crash without memory. The constructor throws OutOfMemory unless
+/// cpu_headroom bytes of address space are left. While an object lives, no thread, this one included,
+/// allocates or frees a tensor.
 class CpuHeadroom {
  public:
   explicit CpuHeadroom(const char* purpose);

@@ -32,8 +32,8 @@ struct Output {
 class GradNode {
  public:
   GradNode(const Shape& shape, DType dtype, Device device, bool leaf);
-  /// An intermediate whose gradient is a window of the gradient of `parent`: the columns from `start` on, as
-  /// many as the last dimension of `shape`.
+  /// An intermediate whose gradient is a window of the gradient of `parent`: the columns from `start` on, in
+  /// the number that the last dimension of `shape` says.
   GradNode(std::shared_ptr<GradNode> parent, const Shape& shape, std::int64_t start);
 
   bool leaf() const { return leaf_; }
@@ -60,13 +60,13 @@ class GradNode {
   Tensor take();
   /// Forgets the sum; a leaf keeps its buffer for the next use.
   void clear();
-  /// Leaf only. `place`, of the shape and accumulation dtype, becomes its buffer, also on another device; the
-  /// sum so far is forgotten.
+  /// Leaf only. `place`, of the leaf's shape and accumulation dtype, becomes the buffer, also on another
+  /// device; the sum so far is forgotten.
   void set_place(Tensor place);
 
   /// Intermediate only. Computes the value again, with the same bits, from what the closure of its operation
   /// keeps anyway. The operation sets this where its result is large and quickly made, and clears this when
-  /// its closure runs. Empty: who needs the value in backward keeps the value (Kept).
+  /// its closure runs. Empty: a closure that needs the value in backward keeps the tensor (Kept).
   std::function<Tensor()> again;
 
  private:
@@ -122,7 +122,7 @@ class Kept {
 
 class Tape {
  public:
-  /// With an `outer` tape, weight work of this tape is that of the outer one.
+  /// With an `outer` tape, weight work of this tape goes to the outer one.
   explicit Tape(Tape* outer = nullptr) : outer_(outer) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -137,7 +137,7 @@ class Tape {
   std::size_t size() const { return entries_.size(); }
 
   /// For closures: work on gradients of weights, on which no other closure waits. Runs at once, or, after
-  /// defer_weight_work(), in run_weight_work(), in the order in which it came.
+  /// defer_weight_work(), in run_weight_work(), in the order of the calls.
   void weight_work(std::function<void()> work);
   void defer_weight_work() { deferred_ = true; }
   void run_weight_work();
@@ -145,7 +145,7 @@ class Tape {
  private:
   struct Entry {
     const char* name;
-    const char* owner;  // of memory, while the closure was recorded: it has the same while it runs
+    const char* owner;  // of memory, while the closure was recorded and again while it runs
     std::function<void()> backward;
   };
   Tape* outer_;
@@ -156,9 +156,9 @@ class Tape {
 
 struct KernelChoice;
 
-/// What an operation needs to know besides its operands.
+/// What an operation needs besides its operands.
 struct Context {
-  Tape* tape = nullptr;                   ///< null: nothing is recorded, no gradient will be asked for
+  Tape* tape = nullptr;                   ///< null: nothing is recorded, and nobody will want gradients
   const KernelChoice* kernels = nullptr;  ///< chosen variants; null: the first variant of each operation
 
   bool records(std::initializer_list<const Var*> inputs) const {

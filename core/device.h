@@ -12,7 +12,7 @@ struct Device {
     cuda,    ///< a CUDA device
     meta,    ///< none: a tensor has a shape and no memory
     guard,   ///< host memory that only kernels may touch (core/guard_device.h): a device for tests
-    planned  ///< none: memory is counted as on a CUDA device, and nothing is computed (core/planned_device.h)
+    planned  ///< memory is counted as on a CUDA device, nothing is computed (core/planned_device.h)
   };
   Kind kind = Kind::cpu;
   std::int8_t index = 0;  ///< of a CUDA device, among those that the process sees

@@ -4,16 +4,16 @@
 #include <string>
 #include <string_view>
 
-/// Variables of the environment. One table names all that the program reads, and those of its libraries that
-/// change results; the functions below are the only way to read one, so no variable can be read that is not
-/// in the table.
+/// Variables of the environment. One table names all variables that the program reads, and the variables of
+/// its libraries that change results. The functions below are the only way to read one, so no variable
+/// outside of the table can be read.
 namespace nemocube {
 
 /// Whether the ranks of a run may have different values of a variable; train/ranks/rank_settings.h compares
 /// them.
 enum class AcrossRanks {
-  free,           ///< no number depends on it, or ranks agree on what follows from it
-  same_machines,  ///< it changes how sums are rounded; machines of several kinds may want different values
+  free,           ///< no number depends on it, or ranks agree on its consequences
+  same_machines,  ///< changes how sums are rounded; machines of several kinds may want different values
   same            ///< ranks with different values train another model, or call different collectives
 };
 
@@ -23,13 +23,13 @@ struct EnvironmentVariable {
 };
 
 inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>({
-    // What a run is (train/recipe/environment.h).
+    // These decide what a run is (train/recipe/environment.h).
     {"NEMOAUTOMODEL_PP_BLOCK_WEIGHTS", AcrossRanks::same},
     {"NEMOTRONH_EP_EXPERT_RESHARD_AFTER_FORWARD", AcrossRanks::same},
     {"NEMOTRONH_EP_USE_DEEPEP_DISPATCH", AcrossRanks::same},
     {"NEMOTRONH_TP_PARALLEL_CE", AcrossRanks::same},
     {"NEMOTRONH_TP_PARALLEL_CE_IMPL", AcrossRanks::same},
-    // These end a run, or say something; they choose nothing.
+    // These may end a run or print something; they choose nothing.
     {"NEMOAUTOMODEL_PP_ALLOW_UNDERFILL", AcrossRanks::free},
     {"NEMOAUTOMODEL_PP_SKIP_OUTPUT_MERGE", AcrossRanks::free},
     {"NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL", AcrossRanks::free},
@@ -45,8 +45,8 @@ inline constexpr auto environment_variables = std::to_array<EnvironmentVariable>
     {"OMP_THREAD_LIMIT", AcrossRanks::same_machines},
     {"GOMP_SPINCOUNT", AcrossRanks::free},
     {"OMP_WAIT_POLICY", AcrossRanks::free},
-    // The C library's choice among its versions of exp, log and so on. What oneDNN's own variables lead to is
-    // compared itself, since each of them has two names.
+    // The C library's choice among its versions of exp, log and so on. Of oneDNN's own variables the effect
+    // is compared, since each variable has two names.
     {"GLIBC_TUNABLES", AcrossRanks::same_machines},
     // In which precision cuBLAS multiplies f32.
     {"CUBLAS_EMULATE_SINGLE_PRECISION", AcrossRanks::same},
@@ -109,8 +109,8 @@ class KnownVariable {
 
 /// The value of a variable, or null when it is not set.
 const char* environment_variable(KnownVariable variable);
-/// The same for a variable that a recipe names, or the value of another variable: what the recipe makes of
-/// the value is in the resolved recipe, which the ranks of a run compare.
+/// The value of a variable that a recipe names, or that the value of another variable names. Ranks need not
+/// compare it: the value is in the resolved recipe, which the ranks of a run compare.
 const char* variable_named_in_recipe(const std::string& name);
 /// The same for a row of the table.
 const char* environment_variable(const EnvironmentVariable& variable);

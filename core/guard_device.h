@@ -1,12 +1,12 @@
 #pragma once
 #include "core/allocator.h"
 
-/// A device for tests. Its kernels are those of the CPU and its memory is the host's, but nobody can touch
-/// that memory at the addresses of its tensors. While a kernel runs (core/kernel.h) or a copy between
-/// devices, Tensor::address() gives others, at which the same memory can be touched. Host code that uses the
-/// memory of a tensor on Device::guard therefore fails here as it would fail with a CUDA device:
-/// Tensor::data() throws std::logic_error, and an access through an address ends the process with a message
-/// that names the zone of the profile at hand. New memory is full of bytes 0xff, which are NaN as floats.
+/// A device for tests. Its kernels are the CPU's and its memory is the host's, but any access at the address
+/// of a tensor fails. While a kernel (core/kernel.h) or a copy between devices runs, Tensor::address() gives
+/// other addresses, at which the same memory can be used. Host code that uses the memory of a tensor on
+/// Device::guard therefore fails here as it would fail with a CUDA device: Tensor::data() throws
+/// std::logic_error, and an access through an address ends the process with a message that names the current
+/// zone of the profile. New memory is full of bytes 0xff, which are NaN as floats.
 namespace nemocube::guard {
 
 /// Behind nemocube::allocator().
@@ -22,7 +22,7 @@ class Opened {
   Opened& operator=(const Opened&) = delete;
 };
 
-/// Whether an Opened lives; whether this thread made one that does. Threads of a kernel see the first alone.
+/// Whether an Opened of any thread lives, and whether one of this thread. A kernel's threads have none.
 bool is_open();
 bool is_opened_here();
 

@@ -99,7 +99,7 @@ class Kernel<cpu_function> {
         return cpu_function(std::forward<Parameters>(parameters)...);
     }
   }
-  /// For code of the module (x.cu), which knows that it is on a CUDA device.
+  /// For code of the module (x.cu), whose operands are on a CUDA device.
   Result on_cuda(Parameters... parameters) const { return cuda_(std::forward<Parameters>(parameters)...); }
   const char* name() const { return cuda_.name(); }
 
@@ -112,8 +112,8 @@ bool has_variant(Device device, std::string_view op, std::string_view variant);
 
 /// The operations that have kernels, in alphabetical order.
 std::vector<std::string_view> operations();
-/// Whether an operation can run on CUDA devices: the CUDA backend provides all of its kernels; of those that
-/// belong to variants, all of at least one variant. Needs no device.
+/// Whether an operation can run on CUDA devices: the CUDA backend provides all of its kernels. Of kernels
+/// that belong to variants, the kernels of one variant suffice. Needs no device.
 bool runs_on_cuda(std::string_view op);
 
 }  // namespace nemocube

@@ -21,9 +21,9 @@ void set_log_rank(int rank, int ranks);
 /// in the text are shown, not obeyed: see printable_message().
 void write_log(LogLevel level, const std::string& text);
 bool log_enabled(LogLevel level);
-/// Gets each warning and error that this process writes from now on, without level and rank, after it was
-/// written; an empty function ends that. One listener at a time. It may be called by several threads and must
-/// not throw. Messages that it writes itself do not reach it.
+/// `listener` gets each warning and error that this process writes from now on, without level and rank, after
+/// the message was written. An empty function removes the listener. There is one listener at a time. Several
+/// threads may call it. It must not throw, and does not get the messages that it writes itself.
 void set_log_listener(std::function<void(LogLevel level, const std::string& text)> listener);
 
 template <class... Parts>

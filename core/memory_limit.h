@@ -9,7 +9,7 @@ struct MemoryLimit {
   std::int64_t bytes = 0;
   /// What sets the limit: "address space, ulimit -v", "data, ulimit -d", "cgroup", "memory available".
   std::string name;
-  std::int64_t used = 0;          ///< what this process holds now of what the limit counts
+  std::int64_t used = 0;          ///< what this process uses now of the limit
   bool counts_untouched = false;  ///< memory counts from its reservation on, such as a whole stack
 };
 

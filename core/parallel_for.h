@@ -7,8 +7,8 @@
 
 namespace nemocube {
 
-/// Error unless `threads` - 1 threads can be started beside this one. Tries it, once for each new largest
-/// number: OpenMP itself ends the program when a thread does not start.
+/// Error unless `threads` - 1 threads can be started beside this one. The function starts them as a trial,
+/// once for each new largest number: OpenMP itself ends the program when a thread does not start.
 void check_threads_start(int threads);
 
 /// Calls fn(begin, end) on slices that cover [0, n), on the OpenMP threads. Slices hold at least `grain`
@@ -27,8 +27,8 @@ void parallel_for(std::int64_t n, std::int64_t grain, Fn&& fn) {
   const int team = omp_get_max_threads();
   check_threads_start(team);
   std::exception_ptr error;
-  // Always the whole team, its last threads perhaps without a slice: libgomp ends the threads that a smaller
-  // team leaves over, and starts others for the next one.
+  // Always the whole team, the last threads perhaps without a slice: for a smaller team libgomp would end the
+  // threads that are left over, and start new ones for the next team.
 #pragma omp parallel num_threads(team)
   {
     const std::int64_t self = omp_get_thread_num(), count = std::min(threads, omp_get_num_threads());

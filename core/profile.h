@@ -9,17 +9,17 @@
 #include "core/trace.h"
 
 /// Time spent in named zones, summed over all threads that enter them, for `nemocube bench step`. Two clock
-/// reads for each entry. Where a ZoneWatcher measures them, times are those of the device that works through
-/// what the zone queues. While a trace is recorded (core/trace.h), each entry is an operation there, by the
-/// clock of the host.
+/// reads for each entry. Where a ZoneWatcher measures, times are of the device, which works
+/// through the queue of the zone. While a trace is recorded (core/trace.h), each entry is an
+/// operation there, by the clock of the host.
 ///     static Zone zone("ssd_scan/forward");
 ///     const ZoneTimer timer(zone);
 namespace nemocube {
 
 class Zone {
  public:
-  /// `is_operation`: traces show the zone. Not where they show the same work by other names, as the passes of
-  /// a microbatch.
+  /// `is_operation`: traces show the zone. False where traces show the same work by other names, as for the
+  /// passes of a microbatch.
   explicit Zone(const char* name, bool is_operation = true);
   const char* name() const { return name_; }
   bool is_operation() const { return is_operation_; }
@@ -37,15 +37,15 @@ class Zone {
   std::atomic<std::int64_t> nanoseconds_ = 0, calls_ = 0;
 };
 
-/// What a backend with a queue does at both ends of a zone. The watcher is called by every thread that enters
-/// zones.
+/// Called at both ends of a zone, by every thread that enters zones: measures times for a backend with a
+/// queue.
 class ZoneWatcher {
  public:
   virtual ~ZoneWatcher() = default;
   virtual void enter(Zone& zone) = 0;
   /// Whether the watcher measures the time of the zone, and adds it in collect().
   virtual bool leave(Zone& zone) = 0;
-  /// Adds the times of all zones that were left. Waits until they are known.
+  /// Adds the times of all zones that were left. Waits until these times are known.
   virtual void collect() = 0;
 };
 /// From now on every zone has this watcher, which is never destroyed.

@@ -8,10 +8,10 @@
 /// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy
 /// as 1, 2, 3", SC 2011).
 ///
-/// Draw i of the stream (seed, name) depends on seed, name and i alone. A slice of a parameter therefore gets
-/// the values that the whole parameter has there, in whatever order and on however many ranks it is drawn.
-/// All arithmetic is integer or correctly rounded f64 (no libm), so every machine and device gives the same
-/// bits.
+/// Draw i of the stream (seed, name) depends on seed, name and i alone. A slice of a parameter
+/// therefore gets the values that the whole parameter has there, in any order of drawing and
+/// on any number of ranks. All arithmetic is integer or correctly rounded f64 (no libm), so
+/// every machine and device gives the same bits.
 namespace nemocube {
 
 /// One Philox block: 128 random bits for (counter, key).
@@ -56,7 +56,7 @@ class RandomTable {
   std::uint32_t bits(std::uint64_t row, std::uint64_t column) const {
     return block(row, column / 4)[column % 4];
   }
-  /// Of its Philox blocks, whose counter is {row, b}, each with the lower half first.
+  /// The key of the stream's Philox blocks, whose counter is {row, b}, each with the lower half first.
   const std::array<std::uint32_t, 2>& key() const { return key_; }
 
  private:

@@ -2,9 +2,9 @@
 
 namespace nemocube {
 
-/// Whether this library was compiled under AddressSanitizer, which keeps what is freed and needs terabytes of
-/// address space. Test files ask this function, because they are compiled without sanitizers in builds of
-/// either kind.
+/// Whether this library was compiled under AddressSanitizer, which keeps freed memory and
+/// needs terabytes of address space. Test files ask this function, because they are compiled
+/// without sanitizers in builds of either kind.
 bool has_address_sanitizer();
 
 }  // namespace nemocube

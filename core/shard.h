@@ -14,8 +14,8 @@ namespace nemocube {
 ///
 /// Each dimension keeps a list of ascending, disjoint ranges; usually one. Several ranges are needed where
 /// one dimension stacks things that are cut separately, as the rows z, x, B, C and dt of Mamba's in_proj.
-/// Local elements are those of the ranges, in row-major order. A flat range keeps only some of the local
-/// elements, regardless of dimensions (sharded data parallelism).
+/// Local elements are the elements of the ranges, in row-major order. A flat range keeps only some of the
+/// local elements, regardless of dimensions (sharded data parallelism).
 class Shard {
  public:
   Shard() = default;

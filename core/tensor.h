@@ -124,7 +124,7 @@ class Tensor {
   std::vector<double> to_vector() const;  ///< all elements in order, as f64, from any device
 
   /// View of `length` entries from `start` along dimension `d`. The first and the last dimension always work;
-  /// std::logic_error when another one would not give a stack of equally spaced rows.
+  /// std::logic_error for another dimension that would not give a stack of equally spaced rows.
   Tensor narrow(int d, std::int64_t start, std::int64_t length) const;
   Tensor select(std::int64_t index) const;  ///< entry of the first dimension, without that dimension
   /// View with another shape. One dimension may be -1: its size then follows from the others. The last

@@ -33,12 +33,12 @@ const char* name_of(Category category);
 
 /// Where an event is drawn. Two events of one row lie apart, or one within the other.
 using Row = std::int32_t;
-constexpr Row own_row = -1;        ///< that of the thread that records
+constexpr Row own_row = -1;        ///< the row of the recording thread
 constexpr Row compute_row = 0;     ///< of the thread that called start()
 constexpr Row collective_row = 1;  ///< collectives by MPI: a process executes one at a time
 constexpr Row first_device_row =
-    2;  ///< and the next ones: the streams of a CUDA device (core/cuda/streams.h)
-constexpr Row first_thread_row = 16;  ///< and the next ones: other threads
+    2;  ///< and the rows from there on: streams of a CUDA device (core/cuda/streams.h)
+constexpr Row first_thread_row = 16;  ///< and the rows from there on: other threads
 
 /// Keys and texts live as long as the process.
 struct Argument {
@@ -76,8 +76,8 @@ void stop();
 void record(const Event& event);
 
 struct Recorded {
-  std::vector<Event> events;  ///< by row, then by begin; of those that begin together, the longest first
-  std::int64_t dropped = 0;   ///< events for which there was no memory
+  std::vector<Event> events;        ///< by row, then by begin; events that begin together: the longest first
+  std::int64_t dropped = 0;         ///< events for which there was no memory
   std::map<Row, std::string> rows;  ///< names of the rows that have events
 };
 /// Moves the events out. After stop().

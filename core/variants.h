@@ -24,8 +24,8 @@ struct KernelChoice {
 
 /// All operations with variants and their names, default first.
 const std::map<std::string, std::vector<std::string>, std::less<>>& kernel_variants();
-/// Throws Error when an operation or variant in `choice` does not exist on `device`. The text lists those
-/// that do.
+/// Throws Error when an operation or variant in `choice` does not exist on `device`. The text lists what
+/// exists.
 void check_kernel_choice(const KernelChoice& choice, Device device = Device::cpu);
 
 namespace kernels_detail {
@@ -49,7 +49,7 @@ class Variants {
     kernels_detail::register_variants(op_, std::move(names));
   }
   /// The variant that ctx.kernels names for this operation, else the first that `device` has. Throws Error
-  /// when no variant has that name or the device lacks it; the text lists those that there are.
+  /// when no variant has that name or the device lacks the variant; the text lists all that exist.
   Variant chosen(const Context& ctx, Device device) const {
     return variants_[kernels_detail::chosen_index(ctx, op_, device)];
   }

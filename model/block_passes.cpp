@@ -24,7 +24,7 @@ bool trains_adapter(const ModelSetup& setup, const TensorName& module) {
          (trains(setup, module / lora_a_weight) || trains(setup, module / lora_b_weight));
 }
 
-/// Of some module of this mixer.
+/// Whether the adapter of some module of this mixer is trained.
 bool trains_adapter_in(const ModelSetup& setup, const TensorName& mixer) {
   const auto& adapters = setup.choices.lora.modules;
   for (auto a = adapters.lower_bound(mixer); a != adapters.end() && a->first.whole() == mixer; ++a)

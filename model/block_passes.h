@@ -6,20 +6,20 @@
 
 namespace nemocube {
 
-/// What is done for a block in the backward pass of a model of which ModelChoices::frozen is not trained.
+/// The passes of a block in a model whose tensors ModelChoices::frozen are not trained.
 struct BlockPass {
-  bool backward;        ///< something of the block or before it is trained
-  bool input_gradient;  ///< the gradient of what enters the block is formed
+  bool backward;        ///< the block has a backward pass: the block or something before it is trained
+  bool input_gradient;  ///< the gradient of the block's input is formed
 };
 
-/// The passes of the blocks of a chunk, in order, and behind them that of the final norm. A chunk that does
-/// not begin with the embeddings forms the gradient of what enters it, because that is sent on.
+/// The passes of the blocks of a chunk, in order, and behind them the pass of the final norm. A chunk that
+/// does not begin with the embeddings forms the gradient of its input, which it sends on.
 std::vector<BlockPass> block_passes(const ModelSetup& setup, const ModelChunk& chunk);
 
 /// The passes of a depth of multi-token prediction.
 struct DepthPasses {
   BlockPass join;                 ///< of eh_proj, behind the two norms and the embeddings
-  std::vector<BlockPass> blocks;  ///< and behind them that of the last norm
+  std::vector<BlockPass> blocks;  ///< and behind them the pass of the last norm
 };
 /// Of each depth, in the chunk with the head.
 std::vector<DepthPasses> mtp_passes(const ModelSetup& setup, const ModelChunk& chunk);

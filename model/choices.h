@@ -11,12 +11,12 @@ namespace nemocube {
 
 /// How a run trains multi-token prediction (docs/mtp.md).
 struct MtpTraining {
-  /// How many depths are predicted and trained. 0: none, and their tensors in files are carried unchanged.
+  /// How many depths are predicted and trained. 0: none; their tensors in files are carried unchanged.
   std::int64_t depths = 0;
-  bool repeated = false;        ///< all depths are one, whose weights are applied once for each depth
+  bool repeated = false;        ///< the depths share the weights of one, applied once for each depth
   double scaling_factor = 0.1;  ///< beta of the total loss: L + beta / depths * sum_k L_k
 
-  std::int64_t stored_depths() const { return repeated && depths > 0 ? 1 : depths; }  ///< that have weights
+  std::int64_t stored_depths() const { return repeated && depths > 0 ? 1 : depths; }  ///< that own weights
   auto operator<=>(const MtpTraining&) const = default;
 };
 
@@ -30,13 +30,13 @@ struct NoiseTraining {
   bool operator==(const NoiseTraining&) const = default;
 };
 
-/// What a run trains and adds. A default one trains the whole model as config.json describes it, without its
+/// What a run trains and adds. By default the whole model is trained as config.json describes it, without its
 /// multi-token prediction.
 struct ModelChoices {
   std::set<TensorName> frozen;  ///< tensors that are not trained
   LoraAdapters lora;
   NoiseTraining noise;
-  MtpTraining mtp;  ///< where `depths` is above 0, ModelConfig::num_nextn_predict_layers is stored_depths()
+  MtpTraining mtp;  ///< trained (depths > 0): stored_depths() is num_nextn_predict_layers
 
   bool operator==(const ModelChoices&) const = default;
 };

@@ -35,7 +35,7 @@ std::vector<BlockKind> usual_mtp_blocks();  ///< attention, moe
 struct BlockVariant {
   BlockKind kind;
   const BlockConfig* config;        ///< in the ModelConfig
-  std::optional<std::int64_t> own;  ///< the block that has this config as its own; none: the common one
+  std::optional<std::int64_t> own;  ///< the block whose own config this is; none: the common config
   std::int64_t count;               ///< how many of ModelConfig::blocks these are
 };
 /// For messages: " of block 3"; nothing for the common sizes (BlockVariant::own).
@@ -46,7 +46,7 @@ void check_block(const BlockVariant& variant, const std::function<void()>& check
 struct ModelConfig : BlockConfig {
   std::int64_t vocab_size = 131072;
   std::vector<BlockKind> blocks;
-  /// Of pruned models: the config of each block whose sizes differ from the common ones, by the number of the
+  /// In pruned models: the config of each block whose sizes differ from the common sizes, by number of the
   /// block.
   std::map<std::int64_t, BlockConfig> own_configs;
   bool residual_in_fp32 = false;
@@ -73,23 +73,23 @@ struct ModelConfig : BlockConfig {
   std::vector<BlockKind> kinds() const;  ///< for which has() is true, in the order of block_kinds()
   bool has_experts() const;              ///< whether one of kinds() has routed experts
 
-  /// Of all blocks that have no config of their own, those of multi-token prediction included.
+  /// Config of all blocks without one of their own, blocks of multi-token prediction included.
   const BlockConfig& common() const { return *this; }
   const BlockConfig& block(std::int64_t i) const;  ///< of block i of `blocks`
-  /// Of the block to which this tensor or module belongs; the common one for those of no block of the model.
+  /// Config of the block to which this tensor or module belongs; the common one for names outside of blocks.
   const BlockConfig& of_tensor(const TensorName& name) const;
-  /// Whether the mixer of the block to which this belongs works on the same norm as that of another block
+  /// Whether the mixer of the named tensor's block works on the same norm as the mixer of another block
   /// (Residual::shared_norm).
   bool shares_norm(const TensorName& name) const;
-  bool shares_norm_with_next(const TensorName& name) const;  ///< the same of the block behind it
-  /// Whether, besides, its output goes to the residual stream as it is, so that it can be added to those of
-  /// the other mixers before.
+  bool shares_norm_with_next(const TensorName& name) const;  ///< and the next block does, too
+  /// Whether, besides, the mixer's output enters the residual stream unchanged, so that the outputs of all
+  /// mixers on the norm can be added first.
   bool shares_sum(const TensorName& name) const;
-  /// The kind of the block to which this tensor or module belongs, those of multi-token prediction included;
-  /// nothing for those of no block.
+  /// The kind of the block to which this tensor or module belongs, blocks of multi-token prediction included;
+  /// nothing for names outside of blocks.
   std::optional<BlockKind> kind_of(const TensorName& name) const;
   std::string text(const TensorName& name) const { return names.text(name); }
-  /// The module that has the weight of the head: the embeddings where these are tied.
+  /// The module that has the weight of the head: the embeddings where head and embeddings are tied.
   TensorName head_module() const { return tie_word_embeddings ? embeddings_name() : head_name(); }
 
   /// Throws Error unless a model of at most 2^50 parameters can be built from this config. The message names
@@ -99,27 +99,27 @@ struct ModelConfig : BlockConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-/// A model and what a run chooses of it.
+/// A model, and the choices of a run for it.
 struct ModelSetup {
   ModelConfig config;
   ModelChoices choices = {};
 
   ModelSetup() = default;
-  /// All of the model is trained, as it is; multi-token prediction, which may be stored with it, is not.
+  /// Trains all of the model unchanged, but no multi-token prediction, which may be stored with the model.
   ModelSetup(ModelConfig model) : config(std::move(model)) {}  // NOLINT: a config alone is such a setup
   ModelSetup(ModelConfig model, ModelChoices chosen) : config(std::move(model)), choices(std::move(chosen)) {}
 
-  /// How many experts each block with routed experts has: those of the model's blocks, and of the depths of
-  /// multi-token prediction that are trained and have weights, which come last.
+  /// How many experts each block with routed experts has: the model's blocks, then the blocks of those depths
+  /// of multi-token prediction that are trained and have weights.
   std::vector<std::int64_t> expert_counts() const;
   std::int64_t expert_layers() const;  ///< how many such blocks there are
   std::int64_t most_experts() const;   ///< of such a block; 0 without one
-  /// Each kind of block in use with each of its configs: first the common one, where a block of the kind has
-  /// that, then the own config of each block that has one.
+  /// Each kind of block in use with each of its configs: first the common config, if a block of the kind uses
+  /// it, then the own configs of blocks.
   std::vector<BlockVariant> variants() const;
 
-  /// The number, for depth_name(), of block i of depth k of multi-token prediction: that of the first depth
-  /// where one is repeated.
+  /// The number, for depth_name(), of block i of depth k of multi-token prediction. A repeated depth has the
+  /// numbers of the first.
   std::int64_t block_of_depth(std::size_t k, std::size_t i = 0) const {
     return static_cast<std::int64_t>((choices.mtp.repeated ? 0 : k) * config.mtp_blocks.size() + i);
   }
@@ -134,12 +134,12 @@ struct ModelSetup {
 
 /// Every tensor of the model in canonical order: embeddings, blocks, final norm, head. Experts are stacked,
 /// `experts.up_proj` [experts, inner, outer] and `experts.down_proj` [experts, outer, inner]. The two factors
-/// of an adapter follow their weight. The tensors of multi-token prediction come last, where the run trains
-/// them (ModelChoices::mtp); else they are not among them. pre: the setup is valid
+/// of an adapter follow their weight. The tensors of multi-token prediction come last, and only where the run
+/// trains them (ModelChoices::mtp). pre: the setup is valid
 std::vector<TensorSpec> tensor_specs(const ModelSetup& setup);
 /// The tensors of multi-token prediction; empty when the model has no such depth.
 std::vector<TensorSpec> mtp_tensor_specs(const ModelSetup& setup);
-/// The model with all depths of multi-token prediction that it has, as for training them.
+/// The model, with choices that train all its stored depths of multi-token prediction.
 ModelSetup with_stored_mtp(ModelConfig config);
 /// Whether the tensor of this name has keep_f32. pre: the model of this config has the tensor
 bool keeps_f32(const ModelConfig& config, const TensorName& name);

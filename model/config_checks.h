@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <limits>
 
-/// What ModelConfig::validate() and the kinds of blocks ask of the values of a config. Each function throws
+/// Checks of values of a config, for ModelConfig::validate() and the kinds of blocks. Each function throws
 /// Error naming the key, the accepted values and the given value.
 namespace nemocube {
 

@@ -16,7 +16,7 @@ struct ForwardFlops {
   double total() const { return blocks + head; }
 };
 ForwardFlops forward_flops_per_token(const ModelSetup& setup, double sequence_length);
-/// The same of one block.
+/// Operations of one block.
 double forward_flops_per_token(BlockKind kind, const BlockConfig& config, double sequence_length);
 
 /// Forward and backward of a training step per token: three times the forward pass where everything is

@@ -34,12 +34,12 @@ struct Parameter;
 /// megatron   the distributions of Megatron-LM, for pretraining; the published models began with these
 enum class Initialisation { hf, megatron };
 
-/// Fills what this process owns of every parameter. Element i of a global tensor depends on (seed, name, i),
-/// the law and the config alone, so every rank draws its own part of the same model, however the model is
-/// sharded.
+/// Fills this process's own part of every parameter. Element i of a global tensor depends on
+/// (seed, name, i), the law and the config alone, so every rank draws its own part of the
+/// same model, however the model is sharded.
 void initialise(Stack& model, std::uint64_t seed, Initialisation law = Initialisation::hf);
-/// Fills one parameter of a model of this config, by Parameter::law. Throws std::logic_error where there is
-/// none.
+/// Fills one parameter of a model of this config, by Parameter::law. Throws
+/// std::logic_error for a parameter without a law.
 void initialise(const Parameter& parameter, const ModelConfig& config, std::uint64_t seed,
                 Initialisation law);
 

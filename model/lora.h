@@ -9,8 +9,8 @@
 /// Low-rank adapters of a model (LoRA, docs/lora.md): y = W x + b + s B A x for each adapted weight W.
 namespace nemocube {
 
-/// How fresh values of A are drawn; B begins with zeros. Numbers of inputs `in` and rank r are those of the
-/// weight; a stack of E experts is drawn by other rules, those of NeMo AutoModel (see model/initialise.h).
+/// How fresh values of A are drawn; B begins with zeros. The scale depends on the weight's number of inputs
+/// `in` and rank r. A stack of E experts is drawn by NeMo AutoModel's rules for it (model/initialise.h).
 enum class LoraInitialisation : std::uint8_t {
   xavier,  ///< normal, standard deviation sqrt(2 / (in + r))
   kaiming  ///< uniform in +-1 / sqrt(in): PEFT's

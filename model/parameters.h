@@ -31,7 +31,7 @@ struct Parameter {
   Tensor own;
   Shard shard;         ///< of the global tensor: where the elements of `own` lie in it
   bool counts = true;  ///< norms and checkpoints take the elements of `own` from this process
-  /// Elements of `own` that norms and checkpoints take from another process, ascending; usually none.
+  /// Elements of `own` that norms and checkpoints take from another process, ascending; usually empty.
   std::vector<Range> counted_elsewhere;
   /// The gradient of `own`, where that is not the gradient of `value`; see gradient().
   Tensor own_gradient;
@@ -44,7 +44,7 @@ struct Parameter {
   std::vector<Tensor> counted_gradient() const;
 };
 
-/// Consecutive blocks of a model, run in one go. The default is all of it.
+/// Consecutive blocks of a model, run in one go. The default is the whole model.
 struct ModelChunk {
   std::int64_t first_block = 0;
   std::int64_t end_block = std::numeric_limits<std::int64_t>::max();  ///< at most the number of blocks
@@ -55,7 +55,7 @@ struct ModelChunk {
   bool operator==(const ModelChunk&) const = default;
 };
 
-/// The part of a model that a process holds. The default is all of it.
+/// The part of a model that a process holds. The default is the whole model.
 struct ModelPart {
   std::vector<ModelChunk> chunks{ModelChunk{}};  ///< ascending and disjoint
   /// Where a tensor is cut; absent: nowhere.
@@ -64,7 +64,7 @@ struct ModelPart {
   /// prediction embeds tokens there.
   bool embeddings_at_head = false;
 
-  bool embeddings() const;  ///< whether the part has them
+  bool embeddings() const;  ///< whether the part has the embeddings
   bool head() const;
   bool has(const TensorName& name) const;  ///< whether the part has the tensor
 };
@@ -74,10 +74,10 @@ struct ModelPart {
 class ParameterStore {
  public:
   /// Allocates the local part of every tensor of tensor_specs(setup) that `part` has, uninitialised, in
-  /// `dtype`; those marked keep_f32 in f32 (f64 when dtype is f64). Device::meta allocates nothing.
+  /// `dtype`; tensors marked keep_f32 in f32 (f64 when dtype is f64). Device::meta allocates nothing.
   ParameterStore(const ModelSetup& setup, DType dtype, Device device, const ModelPart& part = {});
 
-  /// Throws std::logic_error when there is no such name, since all names come from tensor_specs.
+  /// Throws std::logic_error for a name that the store does not have: all names come from tensor_specs().
   Parameter& get(const TensorName& name);
   Parameter* find(const TensorName& name);  ///< null when there is none
   const Parameter* find(const TensorName& name) const;

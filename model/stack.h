@@ -20,16 +20,16 @@ namespace nemocube {
 struct DecodeState {
   std::vector<std::unique_ptr<MixerState>> blocks;
 };
-/// What the blocks of a chunk note of one training microbatch, one entry for each block, null where there is
-/// nothing.
+/// The records of a chunk's blocks about one training microbatch, one entry for each block, null without a
+/// record.
 using BlockRecords = std::vector<std::unique_ptr<MixerRecord>>;
 /// The records of the MoE blocks, in their order.
 std::vector<MoeRecord*> moe_records(const BlockRecords& records);
 
-/// Called around the work of each block, by its number in the whole model, but for those of multi-token
-/// prediction. Sharded data parallelism gathers and releases weights here and reduces gradients. A block has
-/// no backward pass to call for while nothing is recorded, or where neither the block nor anything before it
-/// is trained.
+/// Called around the work of each block, with its number in the whole model. Blocks of multi-token
+/// prediction have no calls. Sharded data parallelism gathers and releases weights here and reduces
+/// gradients. Backward hooks are not called while nothing is recorded, and where neither the block nor
+/// anything before it is trained.
 ///
 /// A block's own parameters are those of its mixer. The norms belong to no block: the residual sum of one
 /// block and the norm of the next are one operation.
@@ -38,7 +38,7 @@ class BlockHooks {
   virtual ~BlockHooks() = default;
   virtual void before_forward(std::int64_t block) = 0;
   virtual void after_forward(std::int64_t block) = 0;
-  /// Under activation checkpointing the replay lies between these two, and has no forward hooks of its own.
+  /// Under activation checkpointing the replay lies between both backward hooks. It calls no forward hooks.
   virtual void before_backward(std::int64_t block) = 0;
   virtual void after_backward(std::int64_t block) = 0;
   /// The block's own parameters have their gradients of this pass; later than after_backward where weight
@@ -46,18 +46,18 @@ class BlockHooks {
   virtual void gradients_written(std::int64_t block) = 0;
 };
 
-/// What enters a forward pass.
+/// The input of a forward pass.
 struct ForwardInput {
   Tensor ids;    ///< [T] i64, where the chunk has the embeddings
-  Var residual;  ///< elsewhere: what the chunk before returned
+  Var residual;  ///< other chunks: the result of the chunk before
   const Sequences& sequences;
-  /// The tokens continue the sequences of the state, and the positions of `sequences` are those in them.
+  /// The tokens continue the sequences of the state; positions of `sequences` count in these sequences.
   DecodeState* state = nullptr;
   BlockRecords* records = nullptr;  ///< make_records() of the chunk for the microbatch, in training
   std::size_t chunk = 0;            ///< of ModelPart::chunks
 };
 
-/// What enters multi-token prediction.
+/// The input of multi-token prediction.
 struct MtpInput {
   std::span<const Tensor> ids;  ///< of each depth k = 1, 2, ...: [T] i64, rolled() by k (model/mtp/rolled.h)
   const Sequences& sequences;   ///< of the hidden states
@@ -76,7 +76,7 @@ class Stack {
 
   /// The blocks of a chunk, in order. Returns the hidden states after the final norm [T, hidden], or, where
   /// the chunk does not end with the head, the residual sum [T, hidden]. Writes no gradient: a tape that is
-  /// dropped leaves nothing behind. Ids are those of the vocabulary: whoever brings them checks that.
+  /// dropped leaves nothing behind. Ids must be in the vocabulary: the caller checks them.
   Var forward(Context& ctx, const ForwardInput& input);
   /// The same for the whole model: token ids i64 [T], divided into `sequences`.
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr) {
@@ -86,24 +86,24 @@ class Stack {
   /// loss().
   Tensor logits(const Tensor& hidden) const;
   /// Sum of the cross-entropy over labelled rows (label -100: not labelled), [] in f32 (f64 for f64). While
-  /// recording, gradients are those of grad_scale times the sum; backward must start from 1. Full logits
-  /// never exist. The gradient of lm_head is written at once, so the loss is the first work of backward.
-  /// Where the vocabulary is cut, all ranks get the same loss; the caller adds their gradients of `hidden`.
+  /// recording, gradients are of grad_scale times the sum; backward must start from 1. Full logits never
+  /// exist. The gradient of lm_head is written at once, so the loss is the first work of backward. Where the
+  /// vocabulary is cut, all ranks get the same loss; the caller adds their gradients of `hidden`.
   ///
-  /// `hidden` are rows as forward() returns them, `labels` those of all rows after the transform at
-  /// head_name() / "input".
+  /// `hidden` are rows as forward() returns them, `labels` are of all rows after the transform at head_name()
+  /// / "input".
   Var loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
            const GradScale& grad_scale);
 
   /// Multi-token prediction, where the part has the head: the hidden states h^k [T, hidden] of each depth of
-  /// ModelChoices::mtp, from `hidden`, which forward() has returned. Their losses are those of loss(), with
+  /// ModelChoices::mtp, from `hidden`, which forward() has returned. loss() computes their losses, with
   /// labels rolled() by k. Depth k computes, with e = embeddings of its ids,
   ///     f = eh_proj [enorm(e), hnorm(h^(k-1))],  blocks f <- f + mixer(rmsnorm(f)),  h^k =
   ///                                                                                  final_layernorm(f)
   /// Source: docs/mtp.md.
   std::vector<Var> predict_ahead(Context& ctx, const Var& hidden, const MtpInput& input);
-  /// Of the blocks of each depth, one depth after another. The depths of a repeated layer have records of
-  /// their own.
+  /// Records of the blocks of each depth, one depth after another. Each depth of a repeated layer has its own
+  /// records.
   BlockRecords make_mtp_records() const;
 
   DecodeState make_state(std::int64_t sequences) const;
@@ -130,7 +130,7 @@ class Stack {
   /// Labelled rows whose logits exist at once. The constructor sets as many as make 16 MiB in f32, at least
   /// 256, at most 512; on CUDA as many as make 1 GiB, at least 256, at most 2048.
   std::int64_t loss_chunk_rows = 0;
-  /// The tokens that enter a forward pass without state, where several devices share those of a microbatch.
+  /// The tokens that enter a forward pass without state, where several devices share a microbatch's tokens.
   RowCut token_rows;
   BlockHooks* hooks = nullptr;
 
@@ -138,17 +138,17 @@ class Stack {
   struct Block {
     std::int64_t number;       // in the whole model
     const char* owner;         // of memory: "mamba block 3"
-    std::optional<Norm> norm;  // none: that of the block before
+    std::optional<Norm> norm;  // none: the norm of the block before
     std::optional<Norm> norm_after;
     bool trained;      // some parameter of the mixer
-    SharedWays* ways;  // of the blocks on one norm; null: it has its norm for itself
+    SharedWays* ways;  // of the blocks on one norm; null: the block has a norm of its own
     bool last_on_norm;
     std::unique_ptr<Mixer> mixer;
   };
-  /// What the blocks on one norm have in common in a pass.
+  /// State of a pass that blocks on one norm share.
   struct OnNorm {
     Var rows;  ///< that their mixers get
-    Var sum;   ///< of their outputs so far, where these leave together
+    Var sum;   ///< of the outputs so far, where the outputs leave together
   };
   /// A depth of multi-token prediction that has weights.
   struct MtpDepth {
@@ -164,11 +164,11 @@ class Stack {
   SharedWays* ways_of(const TensorName& block);
   /// What the block adds to the residual stream; undefined where a later block on the same norm adds it too.
   Var run_block(Context& ctx, const Block& block, OnNorm& common, const MixerCall& call) const;
-  /// The blocks on the residual sum, and the norm behind them, or, where that is null, the residual sum.
-  /// `call_of` says what block i gets besides.
+  /// Runs blocks on the residual sum. Returns the result of the norm behind them, or the residual sum where
+  /// that norm is null. `call_of` makes the call of block i.
   Var run_blocks(Context& ctx, std::span<const Block> blocks, const Norm* last_norm, Var residual,
                  const std::function<MixerCall(std::size_t)>& call_of) const;
-  /// `depth`: of multi-token prediction; 0: what enters the blocks.
+  /// `depth`: of multi-token prediction; 0: the input of the blocks.
   Var embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut,
             std::size_t depth = 0) const;
 

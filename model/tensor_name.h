@@ -15,18 +15,18 @@ namespace nemocube {
 /// The part of a model that a tensor or module belongs to.
 enum class NamePart : std::uint8_t {
   front,       ///< how rows enter: embeddings
-  block,       ///< what block i has around its mixer: norms
+  block,       ///< of block i, outside of its mixer: norms
   mixer,       ///< the mixer of block i
   tail,        ///< how rows leave: the final norm, the head
-  depth,       ///< multi-token prediction: what block i of all depths has around its mixer
+  depth,       ///< of block i of all depths of multi-token prediction, outside of its mixer
   depth_mixer  ///< the mixer of that block
 };
 
 /// The name of a tensor, or of a module: of a weight the name without ".weight".
 struct TensorName {
   NamePart part = NamePart::front;
-  /// The block's number, in `block` and `mixer` among the blocks of the model, in `depth` and `depth_mixer`
-  /// among those of all depths, one depth after another; 0 in `front` and `tail`.
+  /// The block's number: in `block` and `mixer` among the blocks of the model, in `depth` and `depth_mixer`
+  /// among the blocks of all depths, one depth after another; 0 in `front` and `tail`.
   std::int64_t block = 0;
   std::string
       member;  ///< below the part: "in_proj.weight", "experts.up_proj", "norm.weight"; empty: the part itself
@@ -41,7 +41,7 @@ struct TensorName {
   TensorName whole() const { return {part, block, ""}; }
   bool in_mixer() const { return part == NamePart::mixer || part == NamePart::depth_mixer; }
   bool in_depth() const { return part == NamePart::depth || part == NamePart::depth_mixer; }
-  /// The number of the block of the model; nothing in parts other than `block` and `mixer`.
+  /// The number of a block of the model; nothing in parts other than `block` and `mixer`.
   std::optional<std::int64_t> block_of_model() const;
 
   auto operator<=>(const TensorName&) const = default;
@@ -65,15 +65,15 @@ TensorName embeddings_name();
 TensorName final_norm_name();
 TensorName head_name();
 
-/// The norm behind a mixer (Residual in model/blocks/block_config.h); the one before it is "norm".
+/// The norm behind a mixer (Residual in model/blocks/block_config.h). The norm before a mixer is "norm".
 inline constexpr const char* post_norm = "post_norm";
-/// Modules of multi-token prediction (docs/mtp.md): of the first block of a depth the norms of what enters
-/// and the layer that joins both, of its last block the norm behind it.
+/// Modules of multi-token prediction (docs/mtp.md). The first block of a depth has norms of the two inputs
+/// and the layer that joins them; the last block of a depth has a norm behind it.
 inline constexpr const char *mtp_embedding_norm = "enorm", *mtp_hidden_norm = "hnorm", *mtp_join = "eh_proj",
                             *mtp_final_norm = "final_layernorm";
 
-/// Where a block of a model is in the model's files: a layer of the files may be several blocks, such as
-/// attention and MLP.
+/// The place of a block of a model in the model's files. One layer of the files may be several blocks, such
+/// as attention and MLP.
 struct LayerSlot {
   std::int64_t layer = 0;
   int slot = 0;  ///< which of the layer's blocks: the rows of a table of names tell slots apart
@@ -84,12 +84,12 @@ struct LayerSlot {
 /// A row of a table of names: how members of a part are spelled.
 struct NameRow {
   NamePart part;
-  std::string_view member;  ///< this member and what is below it; empty: every member of the part
+  std::string_view member;  ///< this member and all below it; empty: every member of the part
   std::string_view text;    ///< "{}" stands for the number of the layer
   int slot = 0;             ///< of blocks and their mixers: LayerSlot::slot
 };
 
-/// Another spelling of a module: what begins with `spelled` means what begins with `meant`.
+/// Another spelling of a module: names that begin with `spelled` mean names that begin with `meant`.
 struct NameAlias {
   std::string_view spelled, meant;
 };
@@ -97,7 +97,7 @@ struct NameAlias {
 /// How a family of models spells names. Of the rows of a part and slot the first that fits counts.
 struct NameTable {
   std::span<const NameRow> rows;
-  /// The members of mixers of which files may hold one tensor for each expert.
+  /// The members of mixers that files may store as one tensor for each expert.
   std::span<const std::string_view> stacks = {};
   /// Other spellings that files have. The first that fits counts.
   std::span<const NameAlias> aliases = {};
@@ -106,18 +106,18 @@ struct NameTable {
   /// The same in the classes of Hugging Face and NeMo AutoModel, by which recipes and adapters name modules.
   std::string_view class_body = "model";
 
-  /// Whether the text is that of a stack of experts.
+  /// Whether the text names a stack of experts.
   bool is_stack(std::string_view text) const;
   /// Whether a row fits the text, of whatever layer.
   bool knows(std::string_view text) const;
-  /// The name as rows spell it, of one that they or an alias spell: "model.layers.0.norm" ->
-  /// "backbone.layers.0.norm". Other names stay as they are.
+  /// Replaces an alias by the spelling of the rows: "model.layers.0.norm" -> "backbone.layers.0.norm". All
+  /// other names stay as they are.
   std::string canonical(std::string_view text) const;
   /// The name with `class_body` in the place of `body`: "backbone.layers.0.norm" -> "model.layers.0.norm"
   std::string class_name(std::string_view canonical) const;
 };
 
-/// The names that a config has unless a family brings others: those of the files of nemotron_h models.
+/// The names of a config unless a family brings others: as in the files of nemotron_h models.
 extern const NameTable usual_names;
 
 /// The names of a model: the table of its family, and where its blocks are in the files.
@@ -125,8 +125,8 @@ class ModelNames {
  public:
   /// Each block is a layer of the files. The table lives as long as the program.
   ModelNames(const NameTable& table = usual_names) : table_(&table) {}  // NOLINT: a table alone is such names
-  /// `blocks`: of each block in order, ascending by layer and slot. `layers`: of the files, where the last
-  /// ones have no block.
+  /// `blocks`: the slot of each block in order, ascending by layer and slot. `layers`: number of layers of
+  /// the files, to be given where the last layers have no block.
   ModelNames(const NameTable& table, std::vector<LayerSlot> blocks, std::int64_t layers = 0)
       : table_(&table), blocks_(std::move(blocks)), layers_(layers) {}
 
@@ -134,7 +134,7 @@ class ModelNames {
   std::string text(const TensorName& name) const;
   /// With `*` in the place of the layer's number: "backbone.layers.*.mixer.in_proj"
   std::string pattern(const TensorName& name) const;
-  /// The name that is spelled so; nothing where no row fits.
+  /// The name with this spelling; nothing where no row fits.
   std::optional<TensorName> find(std::string_view text) const;
   const NameTable& table() const { return *table_; }
 
@@ -146,14 +146,14 @@ class ModelNames {
   }
   /// The first block of each slot.
   std::vector<std::int64_t> first_of_slots() const;
-  /// "backbone.layers.3": what the names of the layer's tensors begin with.
+  /// "backbone.layers.3": the beginning of the names of the layer's tensors.
   std::string layer_text(std::int64_t layer) const;
   /// N of "backbone.layers.N"; nothing for other texts.
   std::optional<std::int64_t> find_layer(std::string_view text) const;
-  /// Layers of the files that a model of so many blocks is.
+  /// The number of layers in the files of a model with `blocks` blocks.
   std::int64_t layers(std::int64_t blocks) const;
-  /// The first block of a layer, or of the next one where it has none; behind all layers the number of
-  /// blocks.
+  /// The first block of a layer; of the next layer with a block, where the layer has none; behind all layers
+  /// the number of blocks.
   std::int64_t first_block(std::int64_t layer) const;
   bool operator==(const ModelNames&) const = default;
 

@@ -8,8 +8,8 @@
 #include "core/tensor.h"
 #include "model/tensor_name.h"
 
-/// What is known of a tensor of a model before it exists: its name and shape, how fresh values are drawn, and
-/// how tensor parallelism cuts it.
+/// A tensor of a model before it exists: name and shape, how fresh values are drawn, and how tensor
+/// parallelism cuts the tensor.
 namespace nemocube {
 
 /// How fresh values of a tensor are drawn; model/initialise.h has the distributions.
@@ -27,14 +27,14 @@ enum class InitialLaw : std::uint8_t {
 };
 
 enum class TensorStyle : std::uint8_t {
-  replicated,      ///< every rank holds all of it and computes all rows
-  colwise,         ///< outputs are cut: rows of the weight, and the bias
-  rowwise,         ///< inputs are cut: columns of the weight; results are added over ranks, then the bias
-  vocab_parallel,  ///< tokens are cut: rows of the weight
-  sequence_parallel,  ///< every rank holds all of it and computes its own rows. Norms do so only where the residual
+  replicated,         ///< every rank holds the whole tensor and computes all rows
+  colwise,            ///< outputs are cut: rows of the weight, and the bias
+  rowwise,            ///< inputs are cut: columns of the weight; results are added over ranks, then the bias
+  vocab_parallel,     ///< tokens are cut: rows of the weight
+  sequence_parallel,  ///< every rank holds all and computes its own rows. Norms do so only where the residual
                       ///< stream is cut (sequence parallel), routers and latent projections always
-  expert_colwise,  ///< experts are cut over ep, their outputs over expt_tp
-  expert_rowwise,  ///< experts are cut over ep, their inputs over expt_tp
+  expert_colwise,     ///< experts are cut over ep, their outputs over expt_tp
+  expert_rowwise,     ///< experts are cut over ep, their inputs over expt_tp
 };
 std::string_view name_of(TensorStyle style);
 
@@ -55,8 +55,8 @@ struct BlockConfig;
 
 /// How tensor parallelism cuts a tensor (parallel/tensor_parallel).
 struct CutRule {
-  /// The module whose style counts, as a part of a block: "in_proj". Empty: the tensor's own, which is its
-  /// name without ".weight" and ".bias".
+  /// The module whose style counts, as a part of a block: "in_proj". Empty: the tensor's own module, which is
+  /// the tensor's name without ".weight" and ".bias".
   std::string_view module = {};
   TensorStyle style = TensorStyle::replicated;  ///< the usual one
   bool replicable = false;                      ///< a plan may say `replicated` instead
@@ -67,13 +67,13 @@ struct CutRule {
   bool added_last = false;
   /// With TensorStyle::colwise: the segments of the rows, one after another; null: all rows are one.
   std::vector<RowSegment> (*segments)(const BlockConfig&) = nullptr;
-  SharedHeads shared = SharedHeads::none;  ///< the heads of those segments that have fewer heads than ranks
+  SharedHeads shared = SharedHeads::none;  ///< the heads of segments with fewer heads than ranks
   /// With TensorStyle::colwise: nothing of the tensor is cut. Every rank applies the tensor to its own heads
   /// and has a part of the gradient.
   bool of_each_head = false;
 };
 
-/// The usual cuts of a layer into a block, of one out of it, and of the latter's bias.
+/// The usual cuts of a layer into a block, of a layer out of a block, and of that layer's bias.
 inline constexpr CutRule cut_by_columns{.style = TensorStyle::colwise, .replicable = true};
 inline constexpr CutRule cut_by_rows{.style = TensorStyle::rowwise, .replicable = true};
 inline constexpr CutRule cut_by_rows_bias{
@@ -92,18 +92,18 @@ struct TensorSpec {
   bool linear =
       false;  ///< a weight that an adapter may be added to: of a linear layer, or a stack of experts
   LoraFactor factor =
-      LoraFactor::none;  ///< of an adapter; `module` and `cut` are those of the adapted weight
+      LoraFactor::none;  ///< of an adapter; then `module` and `cut` belong to the adapted weight
   bool frozen = false;   ///< not trained in this run (ModelChoices::frozen)
   InitialLaw law = InitialLaw::zero;
-  TensorName module = {};        ///< that of CutRule::module in full
+  TensorName module = {};        ///< the full name of CutRule::module
   const CutRule* cut = nullptr;  ///< lives as long as the program
 };
 
 struct TensorCount {
   std::int64_t tensors = 0;  ///< a stack of experts counts once for each expert
   std::int64_t elements = 0;
-  std::int64_t buffers = 0;  ///< of these elements, those of buffers, which no optimizer changes
-  std::int64_t frozen = 0;   ///< and those of parameters that are not trained
+  std::int64_t buffers = 0;  ///< those elements that belong to buffers, which no optimizer changes
+  std::int64_t frozen = 0;   ///< and those that belong to parameters that are not trained
 
   std::int64_t parameters() const { return elements - buffers; }
   std::int64_t trained() const { return parameters() - frozen; }

@@ -8,7 +8,7 @@
 #include "ops/sequences.h"
 
 /// What parallelism installs in a model from outside. Where several devices share the rows of a microbatch,
-/// `Sequences` passed around are those of the whole microbatch, and each place has some of the rows.
+/// the `Sequences` that are passed around describe the whole microbatch, and a device has some of its rows.
 namespace nemocube {
 
 /// A differentiable map of activations, such as a collective of tensor parallelism. Empty: the identity.
@@ -18,25 +18,25 @@ inline Var apply(const Transform& transform, Context& ctx, const Var& x, const S
   return transform ? transform(ctx, x, whole) : x;
 }
 
-/// What a point for a transform is to the block that has it.
+/// What the point of a transform is to its block.
 enum class PointRole : std::uint8_t {
   other,
   way_in,     ///< all rows of the residual stream enter the block here
   way_out,    ///< the block's rows go back to the residual stream here; a layer that is cut has partial sums
-  routed_in,  ///< around what is computed for the rows that a rank routes to experts
+  routed_in,  ///< into, and out of, the work on rows that a rank routes to experts
   routed_out,
   experts_out,  ///< the rows of the experts that are here, before they go back to their tokens
 };
 
-/// The way in and the way out that the mixers of several blocks on one norm have in common
-/// (Residual::shared_norm): the rows that all of them get enter once, behind the norm, and their outputs are
-/// added before they leave. A mixer with a norm behind it has a way out of its own.
+/// The way in and the way out of several blocks whose mixers work on one norm (Residual::shared_norm). The
+/// rows enter once for all mixers, behind the norm, and the mixers' outputs are added before they leave. A
+/// mixer with a norm behind it has a way out of its own.
 struct SharedWays {
-  /// Both are installed, or none: then each mixer gets the rows of the norm, and its output is added to the
-  /// residual stream by itself.
+  /// Both are installed or neither. Without them each mixer gets the rows of the norm, and adds its own
+  /// output to the residual stream.
   Transform in, out;
-  /// `out` is a sum over devices, and another one adds the biases of the layers before it. Their gradients
-  /// are whole on each of these devices, because each has the gradient of all rows.
+  /// `out` is a sum over devices, and another device adds the biases of the layers before it. The gradients
+  /// of biases are whole on every device, because each has the gradient of all rows.
   bool biases_elsewhere = false;
 };
 
@@ -47,13 +47,13 @@ using RowCut = std::function<Sequences(const Sequences& whole)>;
 struct TransformPoint {
   Transform* transform;
   PointRole role = PointRole::other;
-  /// On whose cut a way in or out, or what is routed beside one, depends: mixer_name(3, "q_proj")
+  /// The module whose cut decides a way in or out, or a routed one: mixer_name(3, "q_proj")
   TensorName module = {};
-  /// Parallelism sets here which rows this rank has, for the layer behind a way in or the code behind a way
-  /// out that draws for rows; null: nothing asks for them.
+  /// Where parallelism stores which rows this rank has here, for a layer behind the input or code behind the
+  /// output that draws random numbers by row. Null: nothing behind the point draws.
   RowCut* rows = nullptr;
-  /// Several blocks have this way in common: its transform is the same at all of their points. Beside a
-  /// shared way what is routed has all rows, as the way has.
+  /// Several blocks share this way: its transform is the same at all of their points. Routed experts beside a
+  /// shared way get all rows, as the way does.
   SharedWays* shared = nullptr;
 };
 

@@ -19,8 +19,8 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Queues what was captured, after all work of all streams so far; what follows on any stream begins after
-  /// it. Counts as one of cuda::launches().
+  /// Queues the captured work, after all work of all streams so far. Later work on any stream begins after
+  /// the captured work. Counts as one of cuda::launches().
   virtual void launch() = 0;
   std::int64_t launches() const { return launches_; }  ///< of kernels and products in the graph
   /// The most memory that tensors made by the work held at once. The graph has this memory while it runs;
@@ -31,16 +31,16 @@ class Graph {
   std::int64_t launches_, bytes_;
 };
 
-/// Captures what `work` queues on all streams of this thread: nothing of it runs before launch(). `work` must
-/// leave behind no tensor that it has made: std::logic_error. Tensors that were there before and are freed
-/// meanwhile live as long as the graph; others whose memory the work uses must not be freed before the graph
-/// is.
+/// Captures what `work` queues on all streams of this thread: nothing runs before launch().
+/// `work` must leave behind no tensor that it has made: std::logic_error. Tensors from before
+/// that are freed during the capture live as long as the graph. All others whose memory the work
+/// uses must not be freed before the graph is.
 /// errors  Error of the first call that cannot be captured, or that `work` throws. Nothing of the work has
 ///         run then, and the streams are as before
 inline const Function<std::shared_ptr<Graph>(const std::function<void()>& work)> capture_graph(
     "core/capture_graph");
 
-/// Called with each launch of a graph: the events before and after it, and what is in it, for messages.
+/// Called with each launch of a graph: the events before and after, and a text about the graph for messages.
 using LaunchWatch = std::function<void(const Event& begin, const Event& end, const std::string& text)>;
 
 /// A capture under way on this thread, for code that queues work.
@@ -57,13 +57,13 @@ class Capture {
   void keep(const MemoryBlock& block) { kept_.blocks.push_back(block); }
   /// Called when the capture ends, with a graph or without, the last one first.
   void at_end(std::function<void()> call) { at_end_.push_back(std::move(call)); }
-  /// Called with each launch of the graph. What the call needs must be there as long as the graph.
+  /// Called with each launch of the graph. Everything that `call` uses must live as long as the graph.
   void at_launch(std::function<void()> call) { kept_.at_launch.push_back(std::move(call)); }
-  /// For operations that someone watches while they run: the watch of the first one gets all launches of the
-  /// graph.
+  /// For operations that are watched while they run: the watch of the first
+  /// operation gets all launches of the graph.
   void watch(const std::string& operation, const LaunchWatch& watch);
 
-  /// What lives as long as the graph.
+  /// Things that live as long as the graph.
   struct Kept {
     std::vector<Tensor> tensors;
     std::vector<MemoryBlock> blocks;
@@ -81,8 +81,8 @@ class Capture {
   std::vector<std::function<void()>> at_end_;
 };
 
-/// For calls that cannot be captured: throws Error that says so where there is a capture. "the host waits for
-/// all work"
+/// For calls that cannot be captured: throws Error during a capture. `what` names the call, as in "the host
+/// waits for all work".
 void refuse_in_capture(std::string_view what);
 
 }  // namespace nemocube::cuda

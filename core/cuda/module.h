@@ -7,9 +7,9 @@
 #include <utility>
 
 /// The CUDA backend is a module, nemocube_cuda.so, made of all files x.cu. The program loads it the first
-/// time that a tensor is to be on Device::cuda, so a run on the CPU never loads a CUDA library. The module
-/// uses the program's own functions of core (tensors, errors), and provides kernels, which the program finds
-/// by name.
+/// time that a tensor is to be on Device::cuda, so a run on the CPU never loads a CUDA
+/// library. The module uses the program's own functions of core (tensors, errors), and
+/// provides kernels that the program finds by name.
 namespace nemocube::cuda {
 
 /// Why the module cannot be loaded, for a message: the build has none, or CUDA's libraries are not there.
@@ -32,8 +32,8 @@ void provide(const char* name, const std::type_info& signature, Address function
 Address find(const char* name, const std::type_info& signature);
 }  // namespace module_detail
 
-/// A function of the module, called like an ordinary one. Its first call finds it. Kernels (core/kernel.h)
-/// call theirs through one of these:
+/// A function of the module, called like an ordinary one. The first call finds the function. Kernels
+/// (core/kernel.h) call their functions in this way:
 ///     inline const Function<void(int index)> use_device("core/use_device");
 template <class Signature>
 class Function;
@@ -58,7 +58,7 @@ class Function<Result(Parameters...)> {
   mutable std::atomic<Pointer> function_ = nullptr;
 };
 
-/// In x.cu: what a Function or a Kernel calls.
+/// In x.cu: provides the functions that a Function or a Kernel calls.
 ///     const Provide provided[] = {{relu2_forward, forward}, {relu2_backward, backward}};
 class Provide {
  public:

@@ -6,12 +6,12 @@
 #include "core/cuda/module.h"
 #include "core/tensor.h"
 
-/// The CUDA device of this process, as the parts of the program see it that are not CUDA code. Work is queued
-/// in the order of the calls, on one stream unless OnStream (core/cuda/streams.h) names another. The host
-/// waits in synchronize() and where values come to host memory.
+/// The CUDA device of this process, for code that is not CUDA code. Work is queued in the order of the calls,
+/// on one stream unless OnStream (core/cuda/streams.h) names another. The host waits in synchronize() and
+/// where values come to host memory.
 namespace nemocube::cuda {
 
-/// What `bench op` says of the device.
+/// The description of the device that `bench op` prints.
 struct DeviceDescription {
   std::string name;          ///< "NVIDIA H100 80GB HBM3"
   std::string uuid;          ///< "GPU-3f2a...", as nvidia-smi writes it: the same for all processes
@@ -33,8 +33,8 @@ inline const Function<DeviceDescription()> describe_device("core/describe_device
 /// Waits until all work of all streams is done. Throws Error when some of it failed.
 inline const Function<void()> synchronize("core/synchronize");
 /// From the first call on, zones of the profile (core/profile.h) are ranges of NVTX, which profilers show.
-/// While times are wanted, those of zones are of the device, from what the stream of the thread has done
-/// before the zone to the end of what the zone queues there.
+/// While times are wanted, the time of a zone is measured on the device: on the thread's stream, from the end
+/// of work queued before the zone to the end of work that the zone queues.
 inline const Function<void(bool wanted)> time_zones("core/time_zones");
 /// Whether times are wanted.
 inline const Function<bool()> zones_are_timed("core/zones_are_timed");
@@ -42,17 +42,17 @@ inline const Function<bool()> zones_are_timed("core/zones_are_timed");
 /// for: seconds, by which host_nanoseconds() (core/cuda/streams.h) and zones of a device in a trace
 /// (core/trace.h) may be wrong then.
 inline const Function<double()> device_clock_uncertainty("core/device_clock_uncertainty");
-/// Whether every launch of a kernel is followed by a wait for its end, so that an error is that of the kernel
-/// that the message names. Slow, and not counted as waits of the host.
+/// Whether every launch of a kernel is followed by a wait for its end, so that a message names the kernel in
+/// which the error happened. Slow, and not counted as waits of the host.
 inline const Function<void(bool wanted)> synchronise_launches("core/synchronise_launches");
 /// How many kernels and products of cuBLAS the process has queued since its start. Copies are not counted.
 inline const Function<std::int64_t()> launches("core/launches");
 /// Begin and end of the part of a program that a profiler looks at.
 inline const Function<void()> start_profiler("core/start_profiler"), stop_profiler("core/stop_profiler");
 
-/// What the software GPU estimates of the parts between start_profiler() and stop_profiler() of all processes
-/// of the program, as JSON (tools/cuda_emulator/timeline/TIMELINE.md). Throws Error where nothing was
-/// recorded, as on a GPU.
+/// The software GPU's estimate of the parts between start_profiler() and stop_profiler() of all
+/// processes of the program, as JSON (tools/cuda_emulator/timeline/TIMELINE.md). Throws Error
+/// where nothing was recorded, as on a GPU.
 inline const Function<std::string()> timeline_summary("core/timeline_summary");
 
 /// Behind nemocube::allocator(): a stream-ordered pool, of device `index`; std::logic_error when another one

@@ -15,8 +15,8 @@ namespace nemocube::cuda {
 enum class Stream : std::uint8_t { compute, copies, communication, messages, background };
 constexpr int stream_count = 5;
 
-/// Names the stream on which this thread queues its work while an object lives: kernels, copies, and memory
-/// that is taken. The innermost one counts; without one it is Stream::compute.
+/// Names the stream on which this thread queues kernels, copies and allocations while an object lives. The
+/// innermost object counts; without an object the stream is Stream::compute.
 class OnStream {
  public:
   explicit OnStream(Stream stream);
@@ -43,7 +43,7 @@ inline const Function<double(const Event& begin, const Event& end)> seconds_betw
 /// When a timed event was reached that was recorded after time_zones(true) (core/cuda/runtime.h) and not
 /// captured: nanoseconds of std::chrono::steady_clock.
 inline const Function<std::int64_t(const Event& event)> host_nanoseconds("core/host_nanoseconds");
-/// What is queued on `stream` from now on begins after the event. The host goes on.
+/// Work queued on `stream` from now on begins after the event. The host goes on.
 inline const Function<void(Stream stream, const Event& event)> wait_for_event("core/wait_for_event");
 /// Never in a capture (core/cuda/graph.h).
 inline const Function<bool(const Event& event)> event_reached("core/event_reached");
@@ -62,8 +62,8 @@ inline const Function<void(const MemoryBlock& block, Event last_use)> give_back_
 inline const Function<MemoryStats()> staging_stats("core/staging_stats");
 
 /// Pinned host memory from a pool: copies between it and the device do not stop the host. The pool holds 64
-/// MiB; where that would not be enough, the host waits for blocks whose copies are under way, and takes more
-/// memory only when there are none.
+/// MiB. Where these are not enough, the host waits for blocks whose copies are under way, and takes more
+/// memory only when no copy is.
 class Staging {
  public:
   explicit Staging(std::int64_t bytes) : block_(take_staging(bytes)) {}

@@ -16,9 +16,9 @@ enum class Residual : std::uint8_t {
   shared_norm,  ///< x + mixer(n), with the n that the mixer of the block before got: both work on the same rows
 };
 
-/// What a block is made from: the width of the residual stream, and the sizes of each kind of mixer, of which
-/// a block has one. ModelConfig derives from BlockConfig: its base holds the sizes that all blocks without a
-/// config of their own have.
+/// The sizes of a block: the width of the residual stream, and sizes for each kind of mixer,
+/// of which a block has one. ModelConfig derives from BlockConfig: its base holds the sizes of
+/// all blocks without a config of their own.
 struct BlockConfig {
   std::int64_t hidden_size = 4096;   ///< of the residual stream: the same in all blocks of a model
   double layer_norm_epsilon = 1e-5;  ///< the same in all blocks of a model

@@ -8,7 +8,7 @@ namespace nemocube {
 class BlockType;
 
 /// The kind of a block: a handle of its BlockType, which two kinds never share. Each block has one mixer;
-/// which norms it has, BlockConfig::residual says.
+/// BlockConfig::residual says which norms the block has.
 class BlockKind {
  public:
   constexpr BlockKind(const BlockType& type) : type_(&type) {}  // NOLINT: a type names its kind

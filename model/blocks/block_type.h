@@ -25,13 +25,13 @@ struct BlockTensor {
   InitialLaw law;
   CutRule cut = {};
   bool keep_f32 = false, buffer = false, experts = false;  ///< see TensorSpec
-  bool adaptable = true;  ///< false: no linear layer, although the law is that of one (routers)
+  bool adaptable = true;  ///< false: no linear layer, though initialised as one (routers)
 };
 
-/// The module whose style counts for the tensor, below the block: CutRule::module, else the tensor's own.
+/// The module whose style counts for the tensor, below the block: CutRule::module, or the tensor's own.
 std::string_view module_of(const BlockTensor& tensor);
 
-/// For BlockTensor::shape: the shape of these sizes; or nothing unless `has`.
+/// For BlockTensor::shape: the shape of these sizes; nothing unless `has`.
 template <class... Sizes>
 std::optional<Shape> shape_of(Sizes... sizes) {
   return Shape{sizes...};
@@ -41,8 +41,8 @@ std::optional<Shape> shape_if(bool has, Sizes... sizes) {
   return has ? shape_of(sizes...) : std::nullopt;
 }
 
-/// What a block computes that needs other tokens than a row's own, or other devices than that of the row. The
-/// ways of parallelism serve these, in whatever kind of block they are.
+/// Computations of a block that need tokens besides the row's own, or other devices than the row's. Context
+/// and expert parallelism replace these cores, in any kind of block.
 struct BlockCores {
   /// Softmax attention: context parallelism sends keys and values.
   struct Attention {
@@ -85,7 +85,7 @@ struct BlockRows {
   double sequences = 1;  ///< of the microbatch, on all ranks
   double cp = 1;         ///< context-parallel ranks that share the tokens
   double all = 0;        ///< of a rank, in layers that tensor parallelism cuts: tokens / cp
-  double routed = 0;     ///< of a rank, that it routes to experts: all / tp
+  double routed = 0;     ///< rows that a rank routes to experts: all / tp
   double length = 0;     ///< tokens of a sequence
 };
 
@@ -99,10 +99,10 @@ struct TensorBytes {
 /// Bytes on a rank for one microbatch.
 struct BlockMemory {
   std::int64_t kept = 0;      ///< from forward to backward, beside the residual stream
-  std::int64_t backward = 0;  ///< that backward holds beside what is still kept, at most
+  std::int64_t backward = 0;  ///< the most that backward adds to the kept tensors
 };
 
-/// Takes the work of a block's passes over one microbatch, on one rank, kernel by kernel.
+/// Receives the work of a block's passes over one microbatch, on one rank, kernel by kernel.
 class BlockWork {
  public:
   enum class Part : std::uint8_t { products, experts, attention, scan, convolution };
@@ -138,10 +138,10 @@ class BlockType {
   /// `name`: of the mixer.
   virtual std::unique_ptr<Mixer> make(const MixerSources& sources, const TensorName& name) const = 0;
 
-  /// The module that all rows of the residual stream enter: where it is cut, the block is (tensor
-  /// parallelism).
+  /// The module that all rows of the residual stream enter. Tensor parallelism cuts the block where it cuts
+  /// this module.
   virtual std::string_view entry(const BlockConfig& config) const = 0;
-  /// What the number of tensor-parallel ranks has to divide.
+  /// The counts that the number of tensor-parallel ranks has to divide.
   virtual std::vector<Division> divisions(const BlockConfig& config) const = 0;
   virtual BlockCores cores(const BlockConfig&) const { return {}; }
 
@@ -149,8 +149,8 @@ class BlockType {
   /// not counted.
   virtual void add_work(BlockWork& work, const BlockConfig& config, const BlockRows& rows,
                         const BlockDivisors& divisors) const = 0;
-  /// What the contracts of the mixer's operations keep (ops), where the usual plan of tensor parallelism cuts
-  /// the block.
+  /// The bytes that the mixer's operations keep according to their contracts (ops), in a block cut by the
+  /// usual plan of tensor parallelism.
   virtual BlockMemory memory(const BlockConfig& config, const BlockRows& rows, const TensorBytes& bytes,
                              const BlockDivisors& divisors) const = 0;
   /// Bytes of the states and caches of sequences of up to `length` tokens that are generated at once.

@@ -4,8 +4,8 @@
 
 namespace nemocube {
 
-/// Goes through the values of a config with their keys in config.json: the usual one and its aliases. A kind
-/// of block hands over its values in the order in which they are written.
+/// Visits the values of a config with their keys in config.json: the usual key and its aliases. A kind of
+/// block hands over its values in the order of config.json as it is written.
 class ConfigKeys {
  public:
   using Names = std::initializer_list<const char*>;

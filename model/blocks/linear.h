@@ -7,9 +7,9 @@ namespace nemocube {
 
 /// y = output(x' W^T + s (x' A^T) B^T) + b, x' = input(x), with W `<name>.weight` [out, in] and b
 /// `<name>.bias` when the model has one. A and B belong to the low-rank adapter of the layer, if it has one
-/// (model/lora.h). Without an output transform the bias is part of the product. With one, it is added last:
-/// the transform may be a sum over devices. Before a way out that mixers share (SharedWays) it is part of the
-/// product on the device that counts it, and zeros are in its place on others.
+/// (model/lora.h). Without an output transform the bias is part of the product. With an output transform,
+/// which may be a sum over devices, the bias is added last. Before a way out that mixers share (SharedWays)
+/// the bias is part of the product, on one device; on others zeros take its place.
 class Linear {
  public:
   /// `role`: way_in where all rows of the residual stream enter the block through this layer's input,

@@ -15,7 +15,7 @@ struct MixerSources {
   const BlockConfig& config;  ///< of the block
   ParameterStore& parameters;
   TransformPoints& points;
-  SharedWays* ways = nullptr;  ///< of blocks on one norm, this one among them
+  SharedWays* ways = nullptr;  ///< of the blocks on this block's norm; null: alone
 
   SharedWays* way_in() const { return ways; }
   SharedWays* way_out() const { return config.residual == Residual::norm_before_and_after ? nullptr : ways; }
@@ -26,7 +26,7 @@ struct MixerState {
   virtual ~MixerState() = default;
 };
 
-/// What one block notes in the forward pass of one training microbatch.
+/// The record of one block about the forward pass of one training microbatch.
 struct MixerRecord {
   virtual ~MixerRecord() = default;
 };
@@ -43,14 +43,14 @@ struct MixerCall {
 };
 
 /// The operation inside a block: maps normalised token rows [T, hidden] to the rows that the block adds to
-/// the residual stream. Widths and counts are those of the local weights, which may be a part of the model's.
+/// the residual stream. Widths and counts follow from the local weights, which may be parts of the model's.
 class Mixer {
  public:
   virtual ~Mixer() = default;
   virtual Var forward(Context& ctx, const Var& x, const MixerCall& call) = 0;
-  /// A state of `count` empty sequences; null for mixers that look at one token at a time.
+  /// A state of `count` empty sequences; null for mixers that treat each token alone.
   virtual std::unique_ptr<MixerState> make_state(std::int64_t count) const;
-  /// Null for mixers that have nothing to note.
+  /// A new record; null for mixers without records.
   virtual std::unique_ptr<MixerRecord> make_record() const;
 };
 

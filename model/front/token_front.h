@@ -13,8 +13,8 @@ class TokenFront {
   TokenFront(const TokenFront&) = delete;  // the transform points lead here
   TokenFront& operator=(const TokenFront&) = delete;
 
-  /// ids [T] i64 -> rows [T, hidden]. `depth`: of multi-token prediction; 0: what enters the blocks. Where
-  /// the sequences are numbered, as in training, the rows have the noise, other noise for each depth.
+  /// ids [T] i64 -> rows [T, hidden]. `depth`: of multi-token prediction; 0: the input of the blocks. Where
+  /// the sequences are numbered, as in training, noise is added, of another draw for each depth.
   Var operator()(Context& ctx, const Tensor& ids, const Sequences& sequences, std::size_t depth = 0) const;
 
   VocabularyPart part;  ///< the rows of the embeddings, where they are cut over ranks; the default is all

@@ -11,7 +11,7 @@
 namespace nemocube {
 
 /// How rows leave a language model: the final norm, and the head with the loss. The head's weight [V, hidden]
-/// may be that of the embeddings (ModelConfig::tie_word_embeddings), and its rows may be divided by their
+/// may be the embeddings' weight (ModelConfig::tie_word_embeddings), and its rows may be divided by their
 /// lengths (normalized_head). Logits may have a bias and a soft cap (head_bias, logit_softcap).
 class LanguageTail {
  public:

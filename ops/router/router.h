@@ -59,9 +59,9 @@ struct RouterTotals {
 /// What a replay of route() takes from the first pass, on the device of x.
 struct RouterChoice {
   Tensor experts;  ///< [T, k] i32, ascending within a token
-  /// [sequences without that of the spare rows, E] f32 (f64): d(auxiliary losses but z_loss) / dp_ti times
-  /// aux_grad_scale, for the tokens t of
-  /// each sequence; [1, E] without seq_aux_loss; undefined when there are none.
+  /// [sequences but the one of spare rows, E] f32 (f64): d(auxiliary losses but z_loss) /
+  /// dp_ti times aux_grad_scale, for the tokens t of each sequence; [1, E] without
+  /// seq_aux_loss; undefined when there are none.
   Tensor balance_factors;
   Tensor tokens{};  ///< [1] i64: T of the microbatch, for z-loss; undefined without losses
 };

@@ -9,9 +9,9 @@ namespace nemocube {
 
 struct SsdOptions {
   std::int64_t heads = 0, head_dim = 0, groups = 0, state_size = 0;
-  /// Longest chunk; the CPU kernels use at most 64, those on tensor cores always 128. The length changes
-  /// speed and the memory for backward (one
-  /// state for each chunk), not results.
+  /// Longest chunk. CPU kernels use at most 64, kernels on tensor cores always 128. The length
+  /// changes speed, and the memory for backward (one state for each chunk). Results stay equal up to
+  /// rounding.
   std::int64_t chunk_size = 128;
   double dt_min = 0, dt_max = std::numeric_limits<double>::infinity();  ///< limits of dt after softplus
 };

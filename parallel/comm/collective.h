@@ -24,13 +24,13 @@ struct Collective {
   std::vector<Receive> receives;         ///< of an exchange
 };
 
-/// "all_reduce number 7 (sum, f32, 1024 elements)". Ranks whose calls belong together have the same text.
+/// "all_reduce number 7 (sum, f32, 1024 elements)": the same text on all ranks of one collective.
 std::string describe(const Collective& call);
 
 /// The call in a trace, without times and row. `group` lives as long as the process.
 trace::Event traced_collective(const Collective& call, const char* group, const CommStats& stats);
 
-/// A number of what ranks whose calls belong together have in common. Other calls mostly have another one.
+/// A number that is the same on all ranks of one collective. Two different calls mostly have two numbers.
 std::uint32_t fingerprint(const Collective& call);
 
 /// Sends and receives that begin and end together.
@@ -38,12 +38,12 @@ struct GroupedMessages {
   std::vector<Send> sends;
   std::vector<Receive> receives;
 };
-/// What an all_gather, all_to_all or exchange is on this rank, messages to itself included; nothing for other
-/// operations. Parts of tensors are one-dimensional.
+/// The messages of an all_gather, all_to_all or exchange on this rank, messages to itself included; none for
+/// other operations. Parts of tensors are one-dimensional.
 GroupedMessages grouped_messages(const Collective& call, int rank);
 
-/// The fewest bytes that rank `rank` of `size` can send to others in the call. They are those in the table of
-/// mpi/message_algorithms.h for calls of more than latency_bound_bytes; what NCCL sends depends on its
+/// The fewest bytes that rank `rank` of `size` can send to others in the call. For calls of more than
+/// latency_bound_bytes the table of mpi/message_algorithms.h has the same figures; NCCL's bytes depend on its
 /// algorithm.
 std::int64_t bytes_for_others(const Collective& call, int rank, int size);
 

@@ -12,20 +12,20 @@ struct CommOptions {
   /// A rank that waits longer than this for a message, while none arrives or leaves, throws Error.
   double timeout_seconds = 600;
   /// Before each collective the ranks compare operation, number, dtype, counts, reduction and root. Costs two
-  /// short messages for each rank, through rank 0 of the group. Not for those in CUDA graphs: they are the
-  /// collectives of a step before the capture.
+  /// short messages for each rank, through rank 0 of the group. Collectives in CUDA graphs are not compared
+  /// again: a step before the capture had the same ones.
   bool check_collectives = false;
-  /// Sums of CUDA tensors by NCCL are formed in the order of ranks (nccl_group.h). Those by MPI always are.
+  /// Sums of CUDA tensors by NCCL are formed in the order of ranks (nccl_group.h), as sums by MPI always are.
   bool deterministic_collectives = false;
   /// Memory in which contributions of other ranks wait to be added, for each operation that runs.
   std::int64_t staging_bytes = std::int64_t{16} << 20;
-  /// Largest contribution that is received as one and then added.
+  /// The largest contribution that is received whole before it is added.
   std::int64_t chunk_bytes = std::int64_t{1} << 20;
-  /// Largest single message. Longer ones go in pieces, whose arrival shows that a transfer moves on.
+  /// Largest single message. Longer messages go in pieces, whose arrival shows that a transfer moves on.
   std::int64_t message_bytes = std::int64_t{1} << 20;
 };
 
-/// What StorageTime takes for slow storage.
+/// The speed of slow storage in StorageTime.
 constexpr double slow_storage_bytes_per_second = 1e7;
 
 class NcclWatch;
@@ -42,11 +42,11 @@ struct CommEngine {
 
 /// Which thread calls the operations of a communicator.
 enum class CallsFrom {
-  /// The one that calls those of all others too. They share a queue, and each holds the transport until it is
-  /// done, but for the moments in which no message arrives.
+  /// The thread of all other operations. They share a queue, and an operation holds the transport until it is
+  /// done, except in moments in which no message arrives.
   main_thread,
-  /// Another one (World::background_group()), in which they run. They hold the transport for one call of MPI
-  /// at a time: neither kind of operation waits for the ranks of the other.
+  /// Another thread (World::background_group()), in which the operations run. They hold the transport for one
+  /// call of MPI at a time: neither kind of operation waits for the ranks of the other kind.
   background_thread,
 };
 

@@ -16,17 +16,17 @@
 /// Every rank of the group calls the same operations in the same order, with the same dtype, counts,
 /// reduction and root; exchange() alone concerns only the ranks that it names. Calls of different groups go
 /// first in, first out through one queue of the process, so two ranks that share several groups also call
-/// them in the same relative order. One thread of a rank makes all calls.
+/// these groups in the same relative order. One thread of a rank makes all calls.
 ///
 /// x() returns when its result is there. start_x() returns at once; until its Work is done, the tensors
 /// belong to the operation: outputs may be neither read nor written, inputs not written.
 ///
-/// Tensors are contiguous, of any dtype, and may be larger than 2^31 elements. The tensors of a call lie on
-/// one device, which decides how they travel: tensors of the host by MPI; those of CUDA devices by NCCL after
-/// World::use_nccl() (nccl_group.h); others through copies in host memory, also by MPI (staged_collective.h).
-/// When x() or Work::wait() has returned, kernels that the host starts see the result. A host that wants
-/// values of a device copies them, which is a wait of its own (core/host_wait.h). host_x() are for what hosts
-/// tell each other: plain values, always by MPI, never with a device.
+/// Tensors are contiguous, of any dtype, and may be larger than 2^31 elements. All tensors of a call lie on
+/// one device. Tensors of the host travel by MPI, tensors of CUDA devices by NCCL after World::use_nccl()
+/// (nccl_group.h), and all others by MPI through copies in host memory (staged_collective.h). Kernels that
+/// the host starts after x() or Work::wait() see the result. A host that reads values of a device copies
+/// them, which is a wait of its own (core/host_wait.h). host_x() send plain values from host to host, always
+/// by MPI, never with a device.
 ///
 /// Parts of a tensor are counted in elements in row-major order, whatever its shape. Unless a function says
 /// otherwise, outputs and inputs share no memory. A call that breaks one of these rules throws
@@ -53,19 +53,19 @@ constexpr std::size_t operation_count = 7;
 std::string_view name_of(Reduction reduction);
 std::string_view name_of(Operation operation);
 
-/// What one operation has done in one group so far, on this rank.
+/// Statistics of one operation in one group so far, on this rank.
 ///
 /// Nobody on the host waits for NCCL. Its seconds are taken on the device while cuda::time_zones() wants
-/// times, and come with World::wait_for_collectives(). Calls in a CUDA graph have none: a graph has one time,
-/// which is not that of communication.
+/// times, and come with World::wait_for_collectives(). Calls in a CUDA graph have no seconds: only the whole
+/// graph has a time.
 struct CommStats {
   std::int64_t calls = 0;
   std::int64_t bytes_sent = 0;  ///< payload for other ranks
   /// From the moment a call leaves the queue to its end; by NCCL, from the moment the device's stream comes
   /// to it.
   double seconds = 0;
-  /// Of `seconds`, those in which no message arrived or left. NCCL does not tell them: 0, and they are in
-  /// `seconds`.
+  /// The part of `seconds` in which no message arrived or left. NCCL does not tell it: then 0, though
+  /// `seconds` contains such a part.
   double waiting_seconds = 0;
 };
 
@@ -129,11 +129,11 @@ class Communicator {
   int size() const { return static_cast<int>(members_.size()); }
   std::span<const int> members() const { return members_; }  ///< world rank of each rank of the group
   CommStats stats(Operation operation) const { return tally_->of(operation); }
-  /// Behind stats(), for those who execute calls; it may outlive the communicator.
+  /// The object behind stats(), for code that executes calls. May outlive the communicator.
   const std::shared_ptr<CommTally>& tally() const { return tally_; }
-  /// A communicator of the same ranks with a name, numbers and statistics of its own. Both use what the
-  /// message library has made for these ranks, so that their operations are in one order: the ranks call
-  /// those of both alike.
+  /// A communicator of the same ranks with a name, numbers and statistics of its own. Both use the same
+  /// group of the message library, so the operations of both are in one order, which is the same on all
+  /// ranks.
   virtual std::unique_ptr<Communicator> of_same_ranks(std::string name) const = 0;
 
   /// inout = reduction of inout over all ranks.
@@ -172,9 +172,9 @@ class Communicator {
   [[nodiscard]] Work start_all_to_all_v(const Tensor& out, std::span<const std::int64_t> out_rows,
                                         const Tensor& in, std::span<const std::int64_t> in_rows);
 
-  /// All sends and receives together, as one operation, which ends when all have: two ranks that send to each
-  /// other do not deadlock. A send meets the receive at the same place among those of this pair of ranks, and
-  /// has as many bytes. A rank may send to itself, then with the same dtype. An input may be sent to several
+  /// All sends and receives together, as one operation, which ends when all have: two ranks that send to
+  /// each other do not deadlock. The n-th send to a rank meets that rank's n-th receive from here, and has
+  /// as many bytes. A rank may send to itself, then with the same dtype. An input may be sent to several
   /// ranks.
   void exchange(std::vector<Send> sends, std::vector<Receive> receives);
   [[nodiscard]] Work start_exchange(std::vector<Send> sends, std::vector<Receive> receives);
@@ -184,7 +184,7 @@ class Communicator {
   /// Entry r is the `own` of rank r.
   template <class T>
   std::vector<T> host_all_gather(const T& own);
-  /// The `own` of rank 0, 1, ... one after another: that of rank r has counts[r] entries, 0 included.
+  /// The `own` of rank 0, 1, ... one after another. Rank r has counts[r] entries, 0 included.
   template <class T>
   std::vector<T> host_all_gather_v(std::span<const T> own, std::span<const std::int64_t> counts);
   /// inout = reduction of inout over all ranks.

@@ -5,7 +5,7 @@
 
 namespace nemocube {
 
-/// The groups that a rank has in the grid of a model. process_groups.h says which ranks are in each, and what
+/// The groups that a rank has in the grid of a model. process_groups.h says which ranks a group has and what
 /// uses it. Sorted by name.
 enum class Group : std::uint8_t {
   cp,

@@ -13,9 +13,9 @@
 
 namespace nemocube {
 
-/// Executes jobs one at a time, first in, first out: run() on the calling thread when nothing waits before
-/// it, everything else on a thread of the queue, which starts with the first start(). After a job that
-/// throws, every later one throws the same. One thread makes all calls.
+/// Executes jobs one at a time, first in, first out: run() uses the calling thread when no job waits before
+/// its own; everything else runs on a thread of the queue, which the first start() starts. After a job that
+/// throws, every later job throws the same. One thread makes all calls.
 class JobQueue {
  public:
   /// `thread_name` is for debuggers; 15 characters at most.
@@ -26,7 +26,7 @@ class JobQueue {
 
   void run(std::function<void()> operation);
   Work start(std::function<void()> operation);
-  void finish();  ///< ends the queue's thread after what has been started
+  void finish();  ///< ends the queue's thread after all started jobs
 
  private:
   struct Job;

@@ -20,12 +20,12 @@ struct GroupsOfGrid {
 };
 /// The table of ProcessGroups for a grid of any number of ranks, in the order in which the groups are made.
 std::vector<GroupsOfGrid> groups_of_grid(const HypercubeGrid& grid);
-/// The rows of that table for these groups.
+/// The rows of the table of ProcessGroups for these groups.
 std::vector<GroupsOfGrid> groups_of_grid(const HypercubeGrid& grid, const std::set<Group>& groups);
 
 /// The communicators of this rank in the grid of a model, one for each group that a dense or MoE model needs.
-/// All are made at the start, by all ranks of the world in the order of this table, also by those outside of
-/// the grid. Where the groups of two rows are the same ranks, the message library makes them once
+/// All ranks of the world, also ranks outside of the grid, make all groups at the start, in the order of this
+/// table. Where the groups of two rows are the same ranks, the message library makes them once
 /// (Communicator::of_same_ranks). A world of several models has several grids side by side: all ranks then
 /// make the groups of each, one grid after another.
 ///
@@ -45,7 +45,7 @@ std::vector<GroupsOfGrid> groups_of_grid(const HypercubeGrid& grid, const std::s
 ///   ep, expt_tp, expt_dp, tp_ep, tp_ep_pp               experts: dispatch, split, gradients, norm
 /// and for a grid with views named "kv" and "state" (parallel/grid/grid_sizes.h):
 ///   kv_replicas, state_replicas      gradients of heads and groups that several tp ranks hold
-/// A dimension that the grid lacks counts as one of size 1. Groups of one rank exchange nothing.
+/// A dimension that the grid lacks has the size 1. Groups of one rank exchange nothing.
 /// Source: Megatron-LM, megatron/core/process_groups_config.py; the device mesh of NeMo AutoModel.
 class ProcessGroups {
  public:
@@ -53,16 +53,16 @@ class ProcessGroups {
   /// Only these groups, the same ones on all ranks (used_groups() in parallel/parallel_model).
   ProcessGroups(World& world, const HypercubeGrid& grid, const std::set<Group>& groups)
       : ProcessGroups(world, groups_of_grid(grid, groups), grid) {}
-  /// One rank without a World, which is alone in every group.
+  /// One rank without a World: it is alone in every group.
   ProcessGroups();
-  /// This rank's group. Throws Error listing the rank's groups where it is in no such group.
+  /// This rank's group. Throws Error listing the rank's groups where the rank has no such group.
   Communicator& operator[](Group group) const;
   /// All ranks of the grid, in their order: the world's communicator where the grid is the whole world.
   /// Throws Error on a rank outside of the grid.
   Communicator& all() const;
   const std::vector<Group>& present() const { return present_; }  ///< this rank's groups, as created
 
-  /// How many of the groups are not the same ranks as another one of this grid, or as the world.
+  /// How many groups the message library made: groups of the same ranks are made once (of_same_ranks).
   int made() const { return made_; }
 
  private:

@@ -21,7 +21,7 @@ class RankCommunicator final : public Communicator {
                    CallsFrom from = CallsFrom::main_thread);
   /// Waits for other ranks may last longer, as with StorageTime, but in this communicator alone.
   void wait_for_storage_of(std::int64_t bytes) { storage_bytes_ = bytes; }
-  /// If started operations of this communicator are not done, they fail, and so does every later one of the
+  /// Started operations of this communicator that are not done fail, and so does every later operation of the
   /// process: an exception has left their Work behind, and the job is about to end.
   ~RankCommunicator() override;
   std::unique_ptr<Communicator> of_same_ranks(std::string name) const override;
@@ -32,7 +32,7 @@ class RankCommunicator final : public Communicator {
   void run(Collective call) override;
   Work start(Collective call) override;
   void execute(const Collective& call);     // with the transport
-  void begin_nccl(const Collective& call);  // what comes before a call of nccl_
+  void begin_nccl(const Collective& call);  // the steps before a call of nccl_
 
   std::shared_ptr<MessageGroup> group_;
   std::shared_ptr<CommEngine> engine_;

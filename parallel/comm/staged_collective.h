@@ -7,7 +7,7 @@ namespace nemocube {
 /// are. Each copy to the host is a wait for the device, counted as "staged message" (core/host_wait.h).
 class StagedCollective {
  public:
-  /// Copies to the host what rank `rank` of the group contributes.
+  /// Copies the contribution of rank `rank` of the group to the host.
   StagedCollective(const Collective& call, int rank);
   const Collective& on_host() const { return on_host_; }
   /// Copies the results to the device, once the collective of on_host() is done.

@@ -14,7 +14,7 @@ namespace nemocube {
 
 /// The texts of all ranks, by rank, on every rank.
 std::vector<std::string> gather_texts(Communicator* group, std::string_view text);
-/// The same where they differ; nothing where all ranks have the same text, which costs a few bytes.
+/// The texts of all ranks where they differ; nothing where all are the same, which costs a few bytes.
 std::vector<std::string> differing_texts(Communicator* group, const std::string& text);
 /// Throws Error on every rank, naming the first rank whose text is not that of rank 0 and the first line in
 /// which it differs: "WHAT of rank 2 is not that of rank 0: 'b: 2' against 'b: 1'".
@@ -26,8 +26,8 @@ std::string broadcast_text(Communicator* group, std::string_view text);
 /// The largest value of all ranks, on every rank.
 std::int64_t largest(Communicator* group, std::int64_t value);
 
-/// Runs `work` on every rank, and returns when it is done on all. `work` must not call operations of a group
-/// after which it can fail on some ranks only. Where it throws, every rank throws: a rank that failed its own
+/// Runs `work` on every rank, and returns when all ranks are done. Once `work` has called an operation of a
+/// group, it must not fail on some ranks only. Where it throws, every rank throws: a rank that failed its own
 /// exception, the others an Error "rank R: TEXT" with the exception of the first rank R that failed (a
 /// std::logic_error where that was one).
 void together(Communicator* group, const std::function<void()>& work);

@@ -10,8 +10,8 @@
 
 namespace nemocube {
 
-/// The ranks of this job, from start to end. MPI starts here, and only where the launcher has started several
-/// ranks. A process has one World at a time; communicators must not outlive it.
+/// The ranks of this job, from start to end. The constructor starts MPI where the launcher has started
+/// several ranks. A process has one World at a time; communicators must not outlive it.
 ///
 /// Ranks of one machine divide its CPUs into threads as their bindings say (rank_threads.h), unless
 /// OMP_NUM_THREADS is set.
@@ -21,9 +21,9 @@ namespace nemocube {
 class World {
  public:
   /// All ranks together. Throws Error when MPI knows another number of ranks than the launcher, on every rank
-  /// when one was given another command than rank 0 (Launch::command), and when the launcher cannot start MPI
-  /// again after another command. A rank that waits longer than the limit for the others, here, in split() or
-  /// at the end, ends the job (time_limit.h).
+  /// when one was given another command than rank 0 (Launch::command), and when MPI has run for an earlier
+  /// command and the launcher cannot start it again. A rank that waits longer than the limit for the others,
+  /// here, in split() or at the end, ends the job (time_limit.h).
   explicit World(const Launch& launch, const CommOptions& options = {});
   /// All ranks together; waits for started operations. While an exception unwinds the stack MPI goes on:
   /// report_failure() (parallel/comm/job/failure.h) then ends the job.
@@ -41,26 +41,26 @@ class World {
   std::string library() const { return transport_ ? transport_->library() : ""; }
 
   Communicator& communicator() const { return *communicator_; }  ///< of all ranks, named "world"
-  /// All ranks together: divides them into groups of those that give the same colour, ordered by key. Null
-  /// for colour < 0.
+  /// All ranks together: ranks of one colour form a group, ordered by key. Null for colour <
+  /// 0.
   std::unique_ptr<Communicator> split(const std::string& name, int colour, int key);
-  /// The ranks of this node, for what hosts tell each other; null for one rank. All ranks call it together
-  /// the first time, when several nodes divide into groups.
+  /// The ranks of this node, for host_x() calls; null for one rank. The first call is made by all ranks
+  /// together: it divides them by node.
   Communicator* node_group();
-  /// All ranks together: all of them once more, for what one other thread of each host tells the others of
-  /// its kind. Its operations run in the thread that calls them, beside those of all other groups, and never
-  /// hold these up. Waits may last longer than usual, by the time that `storage_bytes` take on slow storage.
-  /// Null for one rank.
+  /// All ranks together: a second group of all ranks, for one other thread of each host. Its operations
+  /// run in the thread that calls them, beside operations of all other groups, which they never hold up.
+  /// Waits may last longer than usual, by the time that `storage_bytes` take on slow storage. Null for one
+  /// rank.
   std::unique_ptr<Communicator> background_group(const std::string& name, std::int64_t storage_bytes);
-  /// All ranks together: what tells which ranks are late. Null for one rank.
+  /// All ranks together: makes the object that tells which ranks are late. Null for one rank.
   std::unique_ptr<LateRanks> late_ranks();
   /// Operations of all groups that wait for messages throw from now on: the job is about to end with an
   /// error.
   void give_up_waiting() const { engine_->ending = true; }
   double timeout_seconds() const { return engine_->options.timeout_seconds; }
   /// All ranks together, each with a CUDA device of its own, which it has chosen: collectives of CUDA tensors
-  /// go through NCCL from now on, in this group and in those that split() makes. Error on every rank where
-  /// one cannot use NCCL.
+  /// go through NCCL from now on, in this group and in groups of split(). Error on every rank where one rank
+  /// cannot use NCCL.
   void use_nccl();
   bool uses_nccl() const { return nccl_ != nullptr; }
   /// Waits for the collectives of CUDA tensors that this rank has queued: Communicator::stats() has their
@@ -69,11 +69,11 @@ class World {
   /// All ranks give the same options, while no operation runs.
   void set_options(const CommOptions& options) { engine_->options = options; }
 
-  /// Whether MPI runs in this process: from the start of a World of several ranks to its end, and on where an
-  /// exception ended it. node_of_process() is then the rank's node.
+  /// Whether MPI runs in this process: from the start of a World of several ranks to its end, and further
+  /// where an exception ended the World. node_of_process() is then the rank's node.
   static bool running();
   static int node_of_process();
-  /// Ends all ranks with this exit code, whatever they do. Returns when MPI does not run.
+  /// Ends all ranks with this exit code, whatever they do. Returns only where MPI does not run.
   static void abort(int exit_code) noexcept;
 
  private:
@@ -94,8 +94,8 @@ class World {
   int local_rank_ = 0, local_size_ = 1, node_ = 0, nodes_ = 1;
 };
 
-/// While it lives, this rank waits longer for the others: for as long as `bytes` take on slow storage, beyond
-/// CommOptions::timeout_seconds. For ranks that wait for others which write or read files.
+/// While an object lives, this rank waits longer for other ranks: CommOptions::timeout_seconds and the time
+/// of `bytes` on slow storage. For waits while other ranks write or read files.
 class StorageTime {
  public:
   StorageTime(const World& world, std::int64_t bytes) : engine_(world.engine_), bytes_(bytes) {

@@ -6,9 +6,9 @@
 
 /// Which queries of a rank meet which keys. Each visible pair of a query and a key occurs once.
 ///
-/// Where scores depend on positions (window or slopes of the options), pairs are of one chunk of queries and
-/// one range of keys each, with their distance in the sequence; pairs outside of the window are left out, and
-/// so are keys before it. Otherwise a rank's two chunks are together where that is possible.
+/// Where scores depend on positions (window or slopes of the options), a call has one chunk of queries and
+/// one range of keys, with their distance in the sequence. Pairs outside of the window are left out, and so
+/// are keys before the window. Otherwise one call has both chunks of a rank where possible.
 namespace nemocube {
 
 /// One call of partial_attention. Made once for a microbatch and kept with its Sequences.
@@ -17,13 +17,13 @@ struct AttentionStep {
   bool causal = false;
 };
 
-/// The local queries of the cut's rank against the local keys of rank `owner`. With causal attention, its own
-/// keys are in the order of the sequence as the queries are. Of an earlier rank all queries see the lower
-/// chunk and none the upper one; both chunks of a later rank are seen by the queries of the upper chunk
-/// alone.
+/// The local queries of the cut's rank against the local keys of rank `owner`. With causal attention, the
+/// rank's own keys are in the order of the sequence as the queries are. All queries see the lower chunk of an
+/// earlier rank and none its upper chunk. Only queries of the upper chunk see a later rank's chunks, and see
+/// both.
 ///
-/// One step, or with positions up to two: lower with lower chunks and upper with upper ones, then crosswise.
-/// The first step of the rank's own keys has all its queries.
+/// Returns one step, or with positions up to two: lower with lower chunks and upper with upper ones, then
+/// crosswise. The first step of the rank's own keys has all queries of the rank.
 const std::vector<AttentionStep>& ring_steps(const SequenceCut& cut, std::int64_t owner,
                                              const AttentionOptions& options, Device device);
 

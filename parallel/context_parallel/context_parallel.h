@@ -9,9 +9,9 @@ enum class ContextAttention : std::uint8_t { ring, all_gather };
 
 /// Context parallelism of a model: every rank of the group computes with its part of each sequence
 /// (SequenceCut), except inside attention and Mamba, whose cores the ranks compute together. Parameters are
-/// the same on all ranks, and their gradients are to be added. A group of one rank installs nothing. The rows
-/// of MoE blocks are cut by TensorParallel, which takes own() for that: each seam of the model is set by one
-/// of the two, in any order.
+/// the same on all ranks, and their gradients are to be added. A group of one rank installs nothing.
+/// TensorParallel cuts the rows of MoE blocks, by own() of this object. No seam of the model is set by both,
+/// so the two may be installed in any order.
 class ContextParallel {
  public:
   /// Throws Error where check_context_parallel() does. The model and the group must outlive this object.
@@ -24,7 +24,7 @@ class ContextParallel {
   /// The entries of this rank of ids or labels [T].
   Tensor own_tokens(const Tensor& per_token, const Sequences& whole) const;
 
-  /// While it lives, sequences are not cut: all ranks compute the same, as when they decode with a state.
+  /// While an object lives, sequences are not cut: all ranks compute the same, as in decoding with a state.
   class Whole {
    public:
     explicit Whole(ContextParallel* context) : context_(context) {

@@ -13,7 +13,7 @@ struct MambaHeadCut {
   std::int64_t heads = 0, groups = 0;  ///< of a rank
   std::int64_t sharers = 1;            ///< neighbouring ranks with the same group
 };
-/// Of a core with these heads and groups (those of one tensor-parallel rank) over cp ranks. Error unless cp
+/// The cut over cp ranks of a core with these heads and groups (of one tensor-parallel rank). Error unless cp
 /// divides the heads, and divides the groups or is a multiple of them; the message names the sizes that work.
 MambaHeadCut cut_mamba_heads(std::int64_t heads, std::int64_t groups, std::int64_t cp);
 
@@ -27,8 +27,8 @@ void check_context_parallel(const ModelSetup& setup, std::int64_t tp, std::int64
 ///     each rank sends each other one the x, B, C and dt of its heads, for all local rows, in one message;
 ///     the rows are put in the order of the sequences; conv1d and scan with the rank's part of the
 ///     parameters; the rows of y go back
-/// The gradients of conv1d, A_log, D and dt_bias are those of the rank's part, zero elsewhere: their sum over
-/// the ranks is the gradient. Ranks that share a group of B and C each add their part. Arithmetic, dtypes and
+/// The gradients of conv1d, A_log, D and dt_bias are zero outside of the rank's part: their sum over the
+/// ranks is the gradient. Ranks that share a group of B and C each add their part. Arithmetic, dtypes and
 /// kept values are those of MambaCore; dB and dC of a shared group are added in the order of ranks, in f32
 /// (f64 for f64).
 ///

@@ -17,7 +17,7 @@
 /// no length needs padding here.
 namespace nemocube {
 
-/// What follows from a cut is made once for a microbatch and kept with its Sequences (derived()), so that a
+/// Tables of a cut are made once for a microbatch and kept with its Sequences (derived()), so that a
 /// SequenceCut costs nothing and each layer gets the same tables, forward and backward.
 class SequenceCut {
  public:
@@ -29,7 +29,7 @@ class SequenceCut {
   const Sequences& whole() const { return whole_; }
   /// The lower and the upper chunk of a rank in sequence i: rows counted from the start of the sequence.
   std::array<Range, 2> chunks(std::int64_t i, std::int64_t rank) const;
-  /// The local sequences of a rank; positions are those in the whole sequences.
+  /// The local sequences of a rank; positions count in the whole sequences.
   const Sequences& local(std::int64_t rank) const;
   const Sequences& local() const { return local(rank_); }
   /// Local rows of each rank.
@@ -39,8 +39,8 @@ class SequenceCut {
   /// For permute(): rows of all ranks in rank-major order to the order of the microbatch, and back.
   const Permutation& to_natural_order(Device device) const;
   const Permutation& to_rank_major_order(Device device) const;
-  /// Entries of this rank: tokens or labels [T] i64, in host memory -> [local rows]. Error unless there is
-  /// one for each row.
+  /// Entries of this rank: tokens or labels [T] i64, in host memory -> [local rows]. Error unless there is an
+  /// entry for each row.
   Tensor own(const Tensor& tokens) const;
 
  private:

@@ -14,11 +14,11 @@ namespace nemocube {
 
 struct DataParallelOptions {
   ZeroLevel level = ZeroLevel::parameters;
-  /// Gradients are reduced after the last microbatch of a step only (DDP, ZeRO-1, FSDP2), so whole gradients
-  /// stay until then. Otherwise after every microbatch (Megatron's ZeRO-2 and 3).
+  /// true: gradients are reduced after the last microbatch of a step only (DDP, ZeRO-1, FSDP2), and stay
+  /// whole until then. false: after every microbatch (Megatron's ZeRO-2 and 3).
   bool reduce_last_only = true;
-  /// ZeRO-3: weights of a block go after its forward pass and are gathered again for backward. Never those of
-  /// the last block, whose backward pass comes next.
+  /// ZeRO-3: weights of a block are released after its forward pass and gathered again for backward. The last
+  /// block keeps its weights, because its backward pass comes next.
   bool reshard_after_forward = true;
   bool reshard_experts_after_forward = true;  ///< the same for routed experts
   bool overlap =
@@ -30,8 +30,8 @@ struct DataParallelOptions {
 /// A unit is a block's mixer, or, the root, everything else (embeddings, norms, head). Gradients are summed
 /// over ranks in f32 (f64 for f64), never divided: the loss of each rank is scaled by the labels of all
 /// ranks. The ranks that hold the same parameters are those of the groups "dp_cp" ("dp_shard_cp" shards,
-/// "dp_replicate" holds replicas), for routed experts "expt_dp", which shards them whatever the replicas.
-/// Gradients of which other ranks form a part (GradientSource) are completed first.
+/// "dp_replicate" holds replicas), for routed experts "expt_dp", which shards them with or without replicas.
+/// A gradient that several ranks form in parts is completed first (GradientSource).
 ///
 ///                 before the step   forward, backward of a block      after its backward      after the
 ///                                                                                             update
@@ -43,51 +43,51 @@ struct DataParallelOptions {
 ///     parameters  gather the root   gather before, release after      reduce-scatter, free    release the
 ///                                                                                             root
 ///
-/// Values that no other rank has a part of (FlatUnit::divides_values()) stay where they are: those of routed
+/// Where a rank alone holds a unit's values (not FlatUnit::divides_values()), they are not moved: routed
 /// experts where expert parallelism takes all ranks.
 ///
 /// While a block computes, the weights of the next one are gathered and the gradients of the one before are
-/// reduced. Both begin behind the block's first exchange with other ranks (FirstExchanges), or with the block
-/// where it has none.
+/// reduced. Both begin behind the block's first exchange with other ranks (FirstExchanges); without an
+/// exchange, with the block.
 ///
 /// All ranks call every function together. A collective that fails throws Error
 /// (parallel/comm/communicator.h). With dp_replicate > 1 (HSDP), groups of ranks shard as above and then sum
-/// their parts over the replicas. While nothing is said of a pipeline, each backward pass is of all blocks;
-/// see begin_backward(). Sources: PyTorch FSDP2; Megatron-LM, distrib_optimizer.py.
+/// their parts over the replicas. By default a backward pass covers all blocks and is the last of its step; a
+/// pipeline calls begin_backward(). Sources: PyTorch FSDP2; Megatron-LM, distrib_optimizer.py.
 class DataParallel final : public BlockHooks {
  public:
   /// Takes over the parameters of `model`, which was built on Device::meta, and allocates what this rank
-  /// keeps of them on `device`. A model that has its memory stays as it is: that of one rank, which divides
-  /// nothing (ZeroLevel::none). Tensor parallelism is in the model already, so that its exchanges are known.
-  /// The model must outlive this object.
+  /// keeps of them on `device`. A model that has memory already is left alone: the model of one rank, which
+  /// divides nothing (ZeroLevel::none). Tensor parallelism must be installed before, so that its exchanges
+  /// are known. The model must outlive this object.
   DataParallel(Stack& model, const ProcessGroups& groups, const DataParallelOptions& options, Device device,
                const GradientSourceOf& source_of = {});
   ~DataParallel() override;
 
   /// The ranks that hold other rows.
   Communicator& group() const { return dp_; }
-  /// Once the own parts of the parameters are initialised or loaded: all ranks get the values that they keep;
-  /// or those of trained parameters alone, which an update has changed.
+  /// Call this once the own parts of the parameters are initialised or loaded: all ranks get the values that
+  /// they keep. `trained_alone`: trained parameters only, as after an update.
   void spread_values(bool trained_alone = false);
 
   // A training step, in this order.
   void begin_step();
-  /// Before a backward pass, or its work on weights, that is the last of these blocks in this step or not.
+  /// Before a backward pass, or its work on weights. `last`: the last pass of these blocks in the step.
   void begin_backward(bool last);
-  /// After the last backward pass: returns when Parameter::gradient() is that of all ranks.
+  /// Call this after the last backward pass: returns when Parameter::gradient() is the sum over all ranks.
   void finish_gradients();
   /// The square sum (ops/global_norm/global_norm.h) of the gradients of all parameters of all ranks, every
   /// element once.
   Tensor square_sum_of_gradients() const;
-  /// After the update, or after one that changed nothing.
+  /// Call this after the update, also where it was skipped.
   void finish_update();
-  /// After a step that failed in a capture (core/cuda/graph.h), so that nothing of it has run: back to before
+  /// Call this after a step that failed in a capture (core/cuda/graph.h), of which nothing has run: undoes
   /// begin_step(). Called while the exception unwinds the stack: collectives under way are not waited for.
   void abandon_step();
 
   enum class Held { root, everything };
-  /// For forward passes without backward. While the root is held, all ranks run the same number of passes,
-  /// since blocks are gathered on the way. While everything is, ranks are independent of each other.
+  /// For forward passes without backward. hold(root): all ranks must run equally many passes, because each
+  /// pass gathers the blocks. hold(everything): each rank runs as it likes.
   void hold(Held what);
   void let_go();
 
@@ -103,7 +103,7 @@ class DataParallel final : public BlockHooks {
     bool expert;
     Communicator *shard, *replicas;
   };
-  /// One flat for each dtype of dense parameters, and of routed experts.
+  /// One flat for each dtype of dense parameters, and one for each dtype of routed experts.
   struct Unit {
     std::vector<Flat> flats;
     GradientParts parts;
@@ -111,7 +111,7 @@ class DataParallel final : public BlockHooks {
     bool gathered = true;
     bool reduced = false;  // own_gradients hold sums of earlier microbatches of this step
   };
-  /// Not started yet. Sums of parts are on their way.
+  /// Has not started: waits for `sums`, the sums of partial gradients, which are under way.
   struct WaitingReduction {
     Unit* unit;
     std::vector<GradientParts::Sum> sums;

@@ -9,9 +9,9 @@
 
 namespace nemocube {
 
-/// Where a pass through a block begins with an exchange with other ranks, whose result everything else of the
-/// pass needs. Transfers that are to run beside the pass are best started behind this exchange: before it
-/// they would share its links, and the pass would wait for longer.
+/// Where a pass through a block begins with an exchange with other ranks, on whose result the rest of the
+/// pass waits. Transfers that are to run beside the pass are best started behind this exchange: started
+/// earlier they would share its links, and the pass would wait for longer.
 ///
 ///                   first in the forward pass        first in the backward pass
 ///     Mamba         into in_proj                     out of out_proj

@@ -9,17 +9,17 @@
 
 namespace nemocube {
 
-/// What sharded data parallelism divides among its ranks. Each level divides what the one before does.
+/// What sharded data parallelism divides among its ranks. A level divides what the level before does, too.
 enum class ZeroLevel : std::uint8_t {
-  none,        ///< nothing: every rank keeps and updates all (DDP)
+  none,        ///< nothing: every rank keeps and updates everything (DDP)
   optimizer,   ///< ZeRO-1: optimizer state and masters
   gradients,   ///< ZeRO-2: and the gradients
   parameters,  ///< ZeRO-3: and the parameters
 };
 
-/// The block whose unit a parameter belongs to: that of its mixer. Nothing for the root unit: embeddings,
-/// norms, head, and multi-token prediction, whose blocks may be applied several times. Norms of blocks are in
-/// the root, because one operation adds up a block and applies the norm of the next.
+/// The block whose unit has the parameter: the block of its mixer. Nothing for parameters of the root unit:
+/// embeddings, norms, head, and multi-token prediction, whose blocks may be applied several times. Norms of
+/// blocks are in the root, because one operation adds up a block and applies the norm of the next.
 std::optional<std::int64_t> unit_of(const TensorName& parameter);
 
 /// Where parameters start in a flat buffer: at multiples of `alignment` elements, as does each rank's part.
@@ -44,14 +44,14 @@ struct FlatLayout {
 class FlatUnit {
  public:
   /// Takes over the parameters, which have no memory yet (meta): gives them values and gradients here, and
-  /// what rank `rank` of `ranks` owns. With ZeroLevel::none that is everything. Throws std::logic_error for
+  /// the own part of rank `rank` of `ranks`: with ZeroLevel::none everything. Throws std::logic_error for
   /// parameters of several dtypes, some of which are trained and some not, or with memory of their own.
   FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device);
 
   bool trained() const { return parameters_[0]->wants_grad(); }
   /// Whether own_values() is memory apart from values(), which then may be released: ZeRO-3 on several ranks.
-  /// From ZeRO-2 on own_gradients() is memory apart on one rank, too: there the gradients of a microbatch are
-  /// added to those of earlier ones.
+  /// With ZeRO-2 and 3 own_gradients() has memory of its own even on one rank: the sum over the step's
+  /// microbatches so far.
   bool divides_values() const { return divides_values_; }
   const Tensor& values() const { return values_; }
   const Tensor& own_values() const { return own_values_; }

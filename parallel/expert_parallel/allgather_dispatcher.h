@@ -6,13 +6,13 @@ namespace nemocube {
 
 /// Every rank gets the rows, choices and weights of all tokens of tp_ep, and permutes the rows of its own
 /// experts. Each rank forms the weighted sums of its own experts' results for all tokens, zeros for tokens
-/// that chose none of them; a token's rank gets the sum over ranks. Nothing is dropped or padded. All ranks
-/// of tp_ep call dispatch() and combine together, each with its own tokens, possibly none.
+/// that chose other experts only; a token's rank gets the sum over ranks. Nothing is dropped or padded. All
+/// ranks of tp_ep call dispatch() and combine together, each with its own tokens, possibly none.
 ///
 /// arithmetic The sum over a token's experts is formed within each rank, ascending j, f32, rounded to the
-/// dtype of the
-///            rows; then over ranks in their order, slices of experts (expt_tp) included. Other layouts of ep
-///            round differently; AllToAllDispatcher does not
+///            dtype of the rows; then over ranks in their order, slices of experts (expt_tp) included. Other
+///            layouts of ep round differently, unlike
+///            with AllToAllDispatcher
 /// host       waits once, for the number of rows of this rank's experts, unless all experts are here; hosts
 ///            tell each other how many tokens they have
 /// bytes      a rank of n in tp_ep with T of A tokens, k choices, s bytes for each element of a row, w of a

@@ -4,9 +4,9 @@
 
 namespace nemocube {
 
-/// Each token's row goes to the ranks of the experts that were chosen for it, once for each choice, and each
-/// result comes back to the token's rank. Nothing is dropped or padded. All ranks of tp_ep call dispatch()
-/// and combine together, each with its own tokens, possibly none.
+/// Each token's row goes to the ranks of its chosen experts, once for each choice, and each result comes back
+/// to the token's rank. Nothing is dropped or padded. All ranks of tp_ep call dispatch() and combine
+/// together, each with its own tokens, possibly none.
 ///
 ///   1 permute         rows of this rank by (expert, token)
 ///   2 gather counts   of each expert's rows, over tp_ep: the one thing for which the host waits
@@ -17,10 +17,10 @@ namespace nemocube {
 ///   3
 ///   5 unpermute       y[t] = sum over j of weights[t, j] result of choice j
 ///
-/// arithmetic Step 5 is LocalDispatcher's: on the token's rank, ascending j, f32, rounded once. The rows of
-/// an expert are
-///            in the order of ranks and their tokens. Results of slices are added in the order of ranks, in
-///            f32, rounded to the dtype of the rows.
+/// arithmetic Step 5 is as in LocalDispatcher: on the token's rank, ascending j, f32, rounded once. The rows
+///            of an expert are in the order of ranks and, within a rank, of tokens. Results of slices are
+///            added in the order of ranks, in f32, and rounded to the dtype of the
+///            rows.
 /// bytes      a rank sends, with s bytes for each element of a row:
 ///              counts    8 E (n - 1), n ranks in tp_ep
 ///              ep        (S + V) d s forward, the same backward; S: its rows for other ep ranks, V: rows

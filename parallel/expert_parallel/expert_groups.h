@@ -20,7 +20,7 @@ struct ExpertGroups {
 /// The divisors of n > 0 for a message: "1, 2, 3 or 6".
 std::string divisors_of(std::int64_t n);
 
-/// The name of the one wait of the host for the device in a dispatch (core/host_wait.h).
+/// The name of the single wait of the host for the device in a dispatch (core/host_wait.h).
 inline constexpr const char* expert_rows_wait = "rows of experts";
 
 /// The experts of one ep rank: [rank E / ep, (rank + 1) E / ep). Error unless ep divides E.

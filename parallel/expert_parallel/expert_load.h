@@ -11,8 +11,8 @@ struct ExpertLoad {
   double variation = 0;  ///< coefficient of variation, the standard deviation over the mean: 0 when even
 };
 
-/// counts [E] i64, E > 0, tokens of each expert, summed over what the load is to describe: microbatches,
-/// ranks. Without any token the load counts as even. Error for other shapes and dtypes.
+/// counts [E] i64, E > 0: tokens of each expert, summed over the microbatches and ranks of interest. Without
+/// any token the load counts as even. Error for other shapes and dtypes.
 ExpertLoad expert_load(const Tensor& counts);
 
 }  // namespace nemocube

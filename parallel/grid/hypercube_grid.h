@@ -23,8 +23,8 @@ struct GridDimension {
 };
 
 /// All groups of one subset S of a grid's dimensions. Each rank of the grid is in one group, and all groups
-/// have the same size. Groups are numbered by the coordinates in the dimensions outside S, members by those
-/// in S; the first dimension varies fastest in both. The ranks of a group are ascending.
+/// have the same size. Groups are numbered by the coordinates outside S, members by the coordinates in S; the
+/// first dimension varies fastest in both. The ranks of a group are ascending.
 class RankGroups {
  public:
   /// The name of the set of groups: the dimensions of S in reverse order of the grid, joined by "-", as in
@@ -73,10 +73,10 @@ class HypercubeGrid {
 
   /// Adds a second factorisation of the same ranks, such as expert:expt_tp=1,ep=4,expt_dp=2,pp=2 beside
   /// tp=2,cp=1,dp=4,pp=2. The `shared` dimensions must give the same groups in the view and in the base, each
-  /// dimension alone and all together; groups() then returns those of the base. Throws Error for a name that
-  /// is taken, dimensions that the constructor would refuse, a product other than the grid's size, and shared
-  /// dimensions that are repeated, missing in the view or the base, or give different groups (the message
-  /// lists both).
+  /// dimension alone and all together; groups() then returns the groups of the base. Throws Error for a name
+  /// that is taken, dimensions that the constructor would refuse, a product other than the grid's size, and
+  /// shared dimensions that are repeated, missing in the view or the base, or give different groups (the
+  /// message lists both).
   void add_view(const std::string& name, std::vector<GridDimension> dimensions,
                 const std::vector<std::string>& shared = {});
 

@@ -10,10 +10,10 @@
 /// order, forward and backward; the backward pass of an operation runs on a rank only when the gradient of
 /// its result arrives there, so all ranks must want gradients of the same things.
 ///
-/// x is [T, d] in f32, f64 or bf16, its rows may be strided; results are contiguous. `rows` are the rows that
-/// each rank of the group has, in the order of ranks, 0 included: the parts of the ranks one after another
-/// are the whole. Sums are formed in the order of ranks (parallel/comm/communicator.h). A group of one rank
-/// sends nothing, and the operations return x itself.
+/// x is [T, d] in f32, f64 or bf16, its rows may be strided; results are contiguous. `rows` says how many
+/// rows each rank of the group has, in the order of ranks, 0 included: the parts of the ranks one after
+/// another are the whole. Sums are formed in the order of ranks (parallel/comm/communicator.h). A group of
+/// one rank sends nothing, and the operations return x itself.
 /// Source: Megatron-LM, megatron/core/tensor_parallel/mappings.py.
 namespace nemocube {
 
@@ -23,16 +23,16 @@ Var copy_to_ranks(Context& ctx, const Var& x, Communicator& group);
 Var sum_over_ranks(Context& ctx, const Var& x, Communicator& group);
 /// y = this rank's rows of x, which all ranks have.    dx = the dy of all ranks, one after another
 Var own_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group);
-/// The same where dx is a part of a gradient that is summed over ranks later: nothing is sent.
+/// own_rows() where dx is a part of a gradient that is summed over ranks later: nothing is sent.
 /// y = this rank's rows of x, which all ranks have.    dx = dy in this rank's rows, and zeros
 Var own_rows_to_sum(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group);
-/// Its reverse, where y is a part of a sum over ranks: nothing is sent.
+/// The reverse of own_rows_to_sum(), where y is a part of a sum over ranks: nothing is sent.
 /// y = x in this rank's rows, and zeros.               dx = this rank's rows of dy
 Var own_rows_of_sum(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group);
 /// y = this rank's rows of the sum over ranks of x.    dx = the dy of all ranks, one after another
 Var sum_to_own_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Communicator& group);
 
-/// What ranks do with rows that they have gathered.
+/// What the ranks do with the gathered rows.
 enum class Consumer {
   cut,         ///< each computes a part of the gradient: the parts are added
   replicated,  ///< each computes the whole gradient, and all get the same
@@ -47,8 +47,8 @@ Var all_rows(Context& ctx, const Var& x, std::span<const std::int64_t> rows, Com
 Var exchange_rows(Context& ctx, const Var& x, std::vector<std::int64_t> in_rows,
                   std::vector<std::int64_t> out_rows, Communicator& group);
 
-/// exchange_rows() in two parts: what the rank does between them runs beside the exchange, and what is
-/// recorded between them has its backward pass beside that of the exchange.
+/// exchange_rows() in two parts: work of the rank between the two runs beside the exchange, and the backward
+/// pass of such work runs beside the exchange of backward.
 class RowExchange {
  public:
   /// Starts the exchange.

@@ -13,18 +13,18 @@
 
 namespace nemocube {
 
-/// A model, or the part of it that this rank holds, with what a plan has installed in it. One rank is a grid
-/// of ones: then nothing is installed, and collectives return what they are given.
+/// A model, or this rank's part of one, with all parallelism of a plan installed. One rank is a grid of ones:
+/// then nothing is installed, and collectives return what they are given.
 ///
-/// The ranks of a replica (groups tp, cp, pp) get the same microbatches; their Sequences are those of the
-/// whole microbatches everywhere. All ranks of the plan's grid call every function together, in the same
-/// order. Other ranks of the world know nothing of the model: "all ranks" below are those of the grid.
+/// The ranks of a replica (groups tp, cp, pp) get the same microbatches; Sequences always describe whole
+/// microbatches. All ranks of the plan's grid call every function together, in the same order. Other ranks of
+/// the world know nothing of the model: "all ranks" below are those of the grid.
 class ParallelModel {
  public:
   /// `model` was built on Device::meta with part_of() of this plan; its memory is allocated here on `device`.
   /// The model, and `groups` of the plan's grid, with used_groups() at least, must outlive this object.
   ParallelModel(Stack& model, const ParallelPlan& plan, const ProcessGroups& groups, Device device);
-  /// One rank that has the whole model, whose memory stays as it is.
+  /// One rank with the whole model. The memory of the model stays as it is.
   explicit ParallelModel(Stack& model);
   ~ParallelModel();
 
@@ -35,9 +35,9 @@ class ParallelModel {
   Communicator& all() const { return groups_.all(); }            ///< all ranks of the grid
   Communicator& replicas() const { return groups_[Group::dp]; }  ///< the ranks with other microbatches
   Communicator& pipeline() const { return groups_[Group::pp]; }
-  /// Whether this rank's losses are to be added: one rank of those that compute the same ones.
+  /// Whether this rank's losses are to be added: true on one of the ranks that compute the same losses.
   bool counts_loss() const { return place_.tp == 0 && model_.part().head(); }
-  /// One rank of each replica.
+  /// True on one rank of each replica.
   bool first_of_replica() const { return place_.tp == 0 && place_.cp == 0 && place_.pp == 0; }
 
   /// Whether each rank can run forward passes by itself while it holds all weights (DataParallel::hold).
@@ -55,7 +55,7 @@ class ParallelModel {
   /// Memory for the residual stream of a microbatch.
   Tensor residual_room(const Sequences& whole) const;
 
-  /// What this rank's part of the pipeline does in a step of so many microbatches.
+  /// The program of this rank's part of the pipeline in a step of `microbatches` microbatches.
   const Program& program(std::int64_t microbatches);
   /// Executes the exchanges of this rank's programs.
   PipelineTransfers& transfers() { return transfers_; }
@@ -66,7 +66,7 @@ class ParallelModel {
   /// states are on the ranks of the last stage, elsewhere they are undefined. With a state, no sequence is
   /// cut over cp: the ranks of a cp group compute the same.
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr);
-  /// Logits of these rows of hidden() with a state, over the whole vocabulary, on every rank of the replica:
+  /// Logits of `rows` of hidden() with a state, over the whole vocabulary, on every rank of the replica:
   /// [rows, vocabulary].
   Tensor logits(const Var& hidden, const std::vector<std::int64_t>& rows, const Sequences& sequences);
 

@@ -18,7 +18,7 @@ namespace nemocube {
 struct ParallelPlan {
   GridSizes grid;
   bool sequence_parallel = false;
-  std::vector<TensorParallelRule> tensor_rules;  ///< before those of the usual plan
+  std::vector<TensorParallelRule> tensor_rules;  ///< these come before the rules of the usual plan
   DispatcherKind dispatcher = DispatcherKind::alltoall;
   ContextAttention context_attention = ContextAttention::ring;
   DataParallelOptions data;
@@ -26,8 +26,8 @@ struct ParallelPlan {
 };
 
 /// Whether the last pipeline rank has a copy of the embeddings, for a tied head or multi-token prediction.
-/// Their gradients are summed over the group "embd". Throws Error where the first and the last stage are
-/// neither on one rank nor on the first and the last.
+/// The gradients of both copies are summed over the group "embd". Throws Error where the first and the last
+/// stage are neither on one rank nor on the first and the last.
 bool copies_embeddings(const ParallelPlan& plan, const ModelSetup& setup);
 /// The cut of the embeddings where the last pipeline rank has a copy: both ends have a part of the gradient,
 /// and the copy at the front counts.

@@ -10,18 +10,18 @@
 
 namespace nemocube {
 
-/// Executes the exchanges of a rank's programs (parallel/schedule/transfers.h). Between the stage that
-/// computes a tensor and the one that needs it the tensor is here, whether both are on this rank or not.
+/// Executes the exchanges of a rank's programs (parallel/schedule/transfers.h). The object holds a tensor
+/// from the stage that computes it until the stage that needs it, on the same or another rank.
 class PipelineTransfers {
  public:
-  /// Memory for what a transfer brings to this rank.
+  /// Makes the tensor into which a transfer is received.
   using Room = std::function<Tensor(const Transfer&)>;
 
   /// `ranks` is the group "pp", and must outlive this object.
   PipelineTransfers(Communicator& ranks, std::vector<std::int64_t> rank_of_stage)
       : ranks_(ranks), rank_of_stage_(std::move(rank_of_stage)) {}
 
-  /// What `stage` has computed: activations for the stage after it, gradients for the one before it.
+  /// Hands over a result of `stage`: activations for the stage after it, gradients for the stage before it.
   void give(Transfer::Payload payload, std::int64_t stage, std::int64_t microbatch, const Tensor& tensor);
   /// The tensor that give() got with these numbers, here or on another rank. Waits for an exchange that is
   /// under way; std::logic_error when none brings it.
@@ -30,8 +30,8 @@ class PipelineTransfers {
   void exchange(const Exchange& transfers, const Room& room);
   /// At the end of a program: waits for the exchanges. std::logic_error when a tensor is left.
   void finish();
-  /// After a program that failed in a capture (core/cuda/graph.h), so that nothing of it has run: forgets all
-  /// of it. Called while the exception unwinds the stack: exchanges under way are not waited for.
+  /// After a program that failed in a capture (core/cuda/graph.h), of which nothing has run: forgets all of
+  /// it. Called while the exception unwinds the stack: exchanges under way are not waited for.
   void abandon();
 
  private:
@@ -39,7 +39,7 @@ class PipelineTransfers {
       std::tuple<Transfer::Payload, std::int64_t, std::int64_t>;  // stage that computed it, microbatch
   struct Arrival {
     Tensor tensor;
-    std::shared_ptr<Work> exchange;  // null: it came from this rank
+    std::shared_ptr<Work> exchange;  // null: the tensor is of this rank
   };
 
   Communicator& ranks_;

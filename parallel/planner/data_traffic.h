@@ -7,13 +7,13 @@
 
 namespace nemocube {
 
-/// How often DataParallel moves what in one step of one rank, from the order of its passes alone.
+/// How often DataParallel moves a block's tensors in one step of a rank, from the order of passes alone.
 struct BlockMoves {
-  std::int64_t gathers = 0, expert_gathers = 0;  ///< of dense weights, and of those of routed experts
+  std::int64_t gathers = 0, expert_gathers = 0;  ///< of dense weights, and of weights of routed experts
   std::int64_t reductions = 0;                   ///< of gradients
 };
 using UnitMoves = std::map<std::int64_t, BlockMoves>;  ///< by block; the root moves once
-/// `program` is what a rank does in the step, `parameters` are those of its stages.
+/// `program`: of a rank in the step. `parameters`: of the rank's stages.
 UnitMoves count_moves(const ModelSetup& setup, const LocalParameters& parameters, const Program& program,
                       const ParallelPlan& plan);
 

@@ -9,7 +9,7 @@
 #include "parallel/parallel_model/parallel_plan.h"
 #include "parallel/tensor_parallel/cuts.h"
 
-/// What the ranks of a plan hold of a model's parameters, computed from sizes alone.
+/// The parts of a model's parameters that ranks of a plan hold, computed from sizes alone.
 namespace nemocube {
 
 /// The buffer of some parameters of a unit (FlatUnit).
@@ -26,11 +26,11 @@ struct LocalFlat {
 
   /// The ranks that divide the buffer or, with ZeroLevel::none, hold all of it.
   Group shard_group(ZeroLevel level) const;
-  /// The buffer's elements that a rank of this group keeps of what is divided.
+  /// The elements of the buffer that the rank at `position` of the group keeps of divided tensors.
   Range own(ZeroLevel level, std::int64_t position) const;
 };
 
-/// What DataParallel keeps together: the mixer of a block, or everything else.
+/// A unit of DataParallel: the mixer of a block, or everything else.
 struct LocalUnit {
   std::vector<LocalFlat> flats;
   std::map<Group, std::int64_t> partial;  ///< elements of gradients that other ranks have parts of
@@ -53,8 +53,8 @@ struct LocalParameters {
   }
 };
 
-/// The parts of all ranks, each computed when it is first asked for. A run of one rank has no buffers: there
-/// the pieces have no gaps.
+/// The parts of all ranks, each computed at its first use. A run of one rank has no buffers, and its pieces
+/// have no gaps.
 class ModelParts {
  public:
   /// Throws Error as TensorCuts does.

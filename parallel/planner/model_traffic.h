@@ -15,8 +15,8 @@ namespace nemocube {
 /// the loss, and the exchanges between stages.
 ///
 /// Exact where all microbatches are alike, every parameter is trained, and each rank's tokens are spread
-/// evenly over the experts, the first ones getting one more where they do not divide
-/// (RouterOptions::balanced). Expert traffic of other routings differs; nothing else does.
+/// evenly over the experts, with the remainder on the first experts (RouterOptions::balanced). With other
+/// routings only the traffic of experts differs.
 class ModelTraffic {
  public:
   ModelTraffic(const ModelSetup& setup, const ParallelPlan& plan, const StepLoad& load);
@@ -27,23 +27,23 @@ class ModelTraffic {
   std::int64_t residual_rows(const GridPlace& place) const;
   std::int64_t routed_rows(std::int64_t tp, std::int64_t cp) const;
 
-  /// `program`: what the pipeline rank does in the step.
+  /// `program`: the actions and exchanges of the pipeline rank in the step.
   void add(RankTraffic& traffic, const GridPlace& place, const Program& program) const;
 
  private:
   struct Block {
     BlockCores cores;
     bool cut;  ///< over tp
-    /// Rows enter, or leave, together with those of other blocks on the same norm (SharedWays): what they
-    /// send counts with the first block, or with the last.
+    /// Whether rows enter, or leave, together with rows of other blocks on the same norm (SharedWays): the
+    /// common message counts with the first block, or with the last.
     bool enters_with_others = false, leaves_with_others = false, first = true, last = true;
   };
-  /// How often something of one kind happens in a step.
+  /// How often one kind of pass happens in a step.
   struct Times {
     std::int64_t forward, backward;
   };
 
-  /// `sum_backward`: the outputs that leave together, so far, have a backward pass.
+  /// `sum_backward`: whether the outputs summed so far have a backward pass.
   void add_block(RankTraffic& traffic, const GridPlace& place, const Block& block, const BlockPass& pass,
                  bool sum_backward = false) const;
   void add_mtp(RankTraffic& traffic, const GridPlace& place, const ModelChunk& chunk) const;

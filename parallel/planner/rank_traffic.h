@@ -9,8 +9,8 @@
 
 namespace nemocube {
 
-/// The groups of every rank of a plan, by arithmetic: those that ProcessGroups makes, and Group::world, all
-/// ranks of the grid.
+/// The groups of every rank of a plan, by arithmetic: the groups that ProcessGroups makes, and Group::world,
+/// all ranks of the grid.
 class PlannedGroups {
  public:
   explicit PlannedGroups(const HypercubeGrid& grid)
@@ -29,8 +29,8 @@ class PlannedGroups {
 };
 
 /// The operations of one rank, added up as Communicator::stats() counts them: calls, and bytes for other
-/// ranks. The bytes of each operation are those that docs/parallel.md derives; groups of one rank count
-/// nothing. Elements are those of one call, `times` the number of equal calls.
+/// ranks. docs/parallel.md derives the bytes of each operation; groups of one rank count nothing. `elements`
+/// are of one call, `times` is the number of equal calls.
 class RankTraffic {
  public:
   struct Sum {

@@ -11,7 +11,7 @@ struct RouterLosses {
   bool aux = false, seq_aux = false, global_aux = false, z = false;
 };
 
-/// What a training step brings to every replica, for computing what its ranks hold and send.
+/// The sizes of a training step on every replica, from which follows what its ranks hold and send.
 struct StepLoad {
   DType dtype = DType::f32;       ///< of the model
   Sequences microbatch;           ///< of each microbatch

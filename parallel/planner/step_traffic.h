@@ -6,8 +6,8 @@
 
 namespace nemocube {
 
-/// What every rank of a plan sends in one step: the passes of the model and its data parallelism. See
-/// ModelTraffic for what it assumes.
+/// What every rank of a plan sends in one step, for the passes of the model and for data parallelism.
+/// ModelTraffic states the assumptions.
 class StepTraffic {
  public:
   StepTraffic(const ModelSetup& setup, const ParallelPlan& plan, const StepLoad& load);

@@ -7,7 +7,7 @@ namespace nemocube {
 /// The text without the spaces, tabs and carriage returns at its ends.
 std::string_view trimmed(std::string_view text);
 
-/// What stands between separators, trimmed: "a, ,b" has "a", "" and "b"; the empty text has one empty field.
+/// The trimmed texts between separators: "a, ,b" has "a", "" and "b"; the empty text has one empty field.
 std::vector<std::string_view> fields_of(std::string_view text, char separator);
 
 }  // namespace nemocube

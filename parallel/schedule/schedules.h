@@ -5,11 +5,11 @@
 
 #include "parallel/schedule/actions.h"
 
-/// Pipeline schedules: which rank does which action in which order. All of them are plain lists, which the
-/// training step executes, simulate.h times, and csv.h prints.
+/// Pipeline schedules: which rank does which action in which order. A schedule is plain lists: the training
+/// step executes them, simulate.h times them, and csv.h prints them.
 ///
 /// p ranks, V chunks (stages) for each rank, M microbatches. Counted with F = 1 and B = 2 (I = W = 1) and
-/// free transfers, a rank has 3 V M units of work, and the step takes as many plus the bubble:
+/// free transfers, a rank has 3 V M units of work, and the step takes these units plus the bubble:
 ///
 /// kind                    | V   | bubble                | live forwards, most of any rank
 /// ------------------------|-----|-----------------------|--------------------------------

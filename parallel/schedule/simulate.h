@@ -30,11 +30,11 @@ struct Simulation {
 /// or I (s + 1, m). W(s, m) waits for I(s, m). A rank does its actions one at a time, in the order of the
 /// list.
 ///
-/// Takes time in proportion to the number of actions. The times are exact for costs that are integers, and
-/// the same bits everywhere for others.
+/// The simulation takes time in proportion to the number of actions. Its times are exact for integer costs,
+/// and the same bits everywhere for other costs.
 ///
-/// pre: costs above 0, as many stage factors as stages or none Error as ranks_of_stages, and for a deadlock:
-/// what every waiting rank waits for.
+/// pre: costs above 0, as many stage factors as stages or none. Error as ranks_of_stages, and for a deadlock,
+/// naming for each waiting rank the action that it waits for.
 Simulation simulate(const Schedule& schedule, const ActionCosts& costs = {});
 
 }  // namespace nemocube

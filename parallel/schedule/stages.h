@@ -19,8 +19,8 @@ namespace nemocube {
 ///   with                       ceil(blocks / layers_per_stage); where that is no multiple of pp, the next
 ///                              one above (`round` is "up") or below ("down")
 ///
-/// `round` is the setting round_virtual_stages_to_pp_multiple; empty: no rounding. `unit` is the word of
-/// messages for what is counted: "block" or "layer". Error for sizes below 1, for any other `round`, for a
+/// `round` is the setting round_virtual_stages_to_pp_multiple; empty: no rounding. `unit` is the word in
+/// messages for the counted things: "block" or "layer". Error for sizes below 1, for any other `round`, for a
 /// number that is no multiple of pp, and for a number of stages for each rank that the schedule does not take
 /// (check_chunks).
 std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t blocks,
@@ -44,14 +44,14 @@ struct BlockWeights {
 };
 
 /// "moe=3,attention=2": the value of NEMOAUTOMODEL_PP_BLOCK_WEIGHTS. Names are those of the kinds, embeddings
-/// and head; ':' may stand for '=', spaces around words are skipped, what is not named keeps its default.
-/// Error naming the part that has another form, an unknown name, a name given twice, or a weight that is
-/// negative or no finite number.
+/// and head; ':' may stand for '=', spaces around words are skipped, and names that are left out keep their
+/// default. Error naming the part that has another form, an unknown name, a name given twice, or a weight
+/// that is negative or no finite number.
 BlockWeights parse_block_weights(std::string_view text);
 
-/// Stages of about equal weight. ModelChunk i aims at what is left of the weight divided by the stages that
-/// are left, and ends where its sum is nearest to that, at the earlier block of two equally near ones. Every
-/// stage gets at least one block. Error unless 1 <= stages <= blocks.
+/// Stages of about equal weight. The target of stage i is the remaining weight divided by the remaining
+/// stages. The stage ends where its sum is nearest to the target, at the earlier block of two equally near
+/// ones. Every stage gets at least one block. Error unless 1 <= stages <= blocks.
 std::vector<ModelChunk> weighted_stages(std::span<const BlockKind> blocks, std::int64_t stages,
                                         const BlockWeights& weights = {});
 
@@ -60,13 +60,13 @@ struct ManualStages {
   std::vector<std::string> skipped;  ///< entries that have no parameters, for a line in the log
 };
 
-/// The modules that lists of stages name, as people spell them (data/hf/module_names.h).
+/// The module names that lists of stages contain, as people spell them (data/hf/module_names.h).
 struct StageModules {
   ModelNames names;  ///< spell the others
   /// embeddings_name(), final_norm_name(), head_name(), or block_name(i) for layer i of the model's files
-  /// (LayerSlot); nothing for a name of none of these.
+  /// (LayerSlot); nothing for any other name.
   std::function<std::optional<TensorName>(std::string_view name)> find;
-  std::function<bool(std::string_view name)> has_no_parameters;  ///< such a module may occur anywhere
+  std::function<bool(std::string_view name)> has_no_parameters;  ///< such modules may be anywhere
   std::string wanted;                                            ///< all of them, for messages
 };
 

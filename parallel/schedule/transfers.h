@@ -25,9 +25,9 @@ struct Transfer {
 /// "output of stage 0 for microbatch 3 (rank 0 to 1)"
 std::ostream& operator<<(std::ostream& out, const Transfer& transfer);
 
-/// Sends and receives that a rank starts together, and that are all done before its next item: those with
-/// from == rank are sends, the others receives. In ascending order of (stage, microbatch, activation before
-/// gradient), so that two ranks that meet in an exchange list their common transfers in the same order.
+/// Sends and receives that a rank starts together and ends before its next item. Transfers with from == rank
+/// are sends, the others receives. In ascending order of (stage, microbatch, activation before gradient), so
+/// that two ranks that meet in an exchange list their common transfers in the same order.
 using Exchange = std::vector<Transfer>;
 using ProgramItem = std::variant<Action, Exchange>;
 /// What one rank does, one item after another.
@@ -41,19 +41,19 @@ using Program = std::vector<ProgramItem>;
 /// right after the action that computes the tensor, and a receiver has the tensor before the action that
 /// needs it.
 ///
-/// Exchanges may block until every partner has come to its own (rendezvous): all ranks go through the
-/// exchanges in the order of one clock, so none waits for one that waits for it.
+/// An exchange may block until every partner has come to its own exchange (rendezvous). All ranks go through
+/// exchanges in the order of one clock, so no two ranks wait for each other.
 ///
 /// pre: `simulation` is of `schedule`
 std::vector<Program> make_programs(const Schedule& schedule, const Simulation& simulation);
 
-/// For each item: whether it is a backward pass after which no later item ends the same for its stage, the
-/// use of weights in backward (B and I) or the writing of gradients (B and W).
+/// True for the last item of a stage that uses weights in backward (B or I), and for the last one that writes
+/// gradients (B or W). A B counts where it is both.
 std::vector<bool> last_backward_passes(const Program& program);
 
-/// Executes the programs of all ranks in thought. An exchange ends when each of its transfers has both of its
-/// ranks in an exchange that lists it. Error when an action lacks an input that is computed on another rank,
-/// and for a deadlock: the item at which every rank waits.
+/// Executes the programs of all ranks in thought. An exchange ends when, for each of its transfers, both
+/// ranks are in an exchange that lists the transfer. Error when an action lacks an input that is computed on
+/// another rank, and for a deadlock: the item at which every rank waits.
 void check_rendezvous(const std::vector<Program>& programs);
 
 }  // namespace nemocube

@@ -8,7 +8,7 @@
 #include "parallel/grid/grid_sizes.h"
 #include "parallel/tensor_parallel/plan.h"
 
-/// Where the plan of tensor parallelism cuts each tensor of a model, and what that means for gradients and
+/// Where the plan of tensor parallelism cuts each tensor of a model, and what follows for gradients and
 /// norms. With t tp ranks, x expt_tp ranks and e ep ranks, the rank with tp coordinate r holds
 ///
 ///     embeddings, lm_head     tokens [r c, (r + 1) c) of V, with c = ceil(V / t): the last part is shorter,
@@ -28,18 +28,18 @@
 /// Of an adapter W + s B A, B is cut as the rows of W are, and A as its columns are. Where W is cut, the
 /// factor that is whole has a part of its gradient on each rank.
 ///
-/// Heads are contiguous in all of them, so head h keeps its key-value head or group on the rank.
+/// Heads are contiguous in all these tensors, so head h keeps its key-value head or group on the rank.
 namespace nemocube {
 
-/// What one rank holds of one tensor. Ranges are of local elements, row-major, ascending, with gaps between.
+/// One rank's part of one tensor. Ranges are of local elements, row-major, ascending, with gaps between.
 struct TensorCut {
   Shard shard;
   /// The group over which a gradient has to be summed, besides those of data and context parallelism: each of
   /// its ranks has a part of the gradient of the elements `summed`, which are the same on all of them.
   std::optional<Group> sum;
   std::vector<Range> summed;
-  /// The elements that norms and checkpoints take from this rank: those of which it is the first holder.
-  /// Copies that data and context parallelism make are another matter.
+  /// The elements that norms and checkpoints take from this rank, as the first rank that holds them. Copies
+  /// that data and context parallelism make do not count here.
   std::vector<Range> counted;
   bool expert = false;  ///< copies lie in the group expt_dp instead of dp_cp
 };
@@ -60,7 +60,7 @@ class TensorCuts {
  private:
   TensorCut factor(const TensorSpec& spec, const GridPlace& place) const;
   TensorCut by_columns(const TensorSpec& spec, std::int64_t tp_rank) const;
-  /// width_dim: that is cut over expt_tp; -1: none is, and the ranks' gradients are partial.
+  /// width_dim: the dimension that is cut over expt_tp; -1: none, and the ranks' gradients are partial.
   TensorCut expert(const TensorSpec& spec, int width_dim, const GridPlace& place) const;
   TensorCut whole(const TensorSpec& spec, std::int64_t tp_rank, bool partial) const;
 

@@ -12,9 +12,9 @@ namespace nemocube {
 /// Tensor parallelism of a model whose part was built with the cuts of the plan (TensorCuts): installs the
 /// collectives between the ranks of the group "tp".
 ///
-/// The ranks of the group have the same rows of a microbatch. Between the blocks every rank has all of them,
-/// or, with sequence parallel, its part: even_sizes(rows, ranks) of them, so parts differ by at most one row
-/// and any number of rows is possible, that of one decoding step too. Forward and (in brackets) backward:
+/// The ranks of the group have the same rows of a microbatch. Between the blocks every rank has all rows;
+/// with sequence parallel it has its part, of even_sizes(rows, ranks). Parts differ by at most one row, and
+/// any number of rows works, also one of a decoding step. Forward and (in brackets) backward:
 ///
 ///                                without sequence parallel                with sequence parallel
 ///     into a layer that is cut   copy_to_ranks (sum)                      all_rows (sum to own rows)
@@ -24,20 +24,20 @@ namespace nemocube {
 ///     into the routed experts    own_rows (all rows)
 ///     out of them                all_rows (own rows)
 ///
-/// Mixers on one norm (SharedWays) are one layer that is cut, or one that is replicated: what goes into them
-/// and out of them is sent once for all. Their routed experts take the rank's rows from all rows, and their
-/// results join the sum in these rows:
+/// Mixers on one norm (SharedWays) count as one layer, cut or replicated: their common input and the sum of
+/// their outputs are sent once. Their routed experts take the rank's rows from all rows, and their results
+/// join the sum in these rows:
 ///
 ///     into the routed experts    own_rows_to_sum
 ///     out of them                own_rows_of_sum
 ///
-/// embeddings are a layer's way out, lm_head is a way in. Routers, latent projections and routed experts work
-/// on the rank's part of the rows in both cases, so that no token goes through an expert twice. What they
-/// note of a microbatch (MoeRecord) is about these rows. Loss and its labels are of all rows of the group, on
-/// every rank.
+/// In this table the embeddings count as the way out of a layer, and lm_head as the way into one. Routers,
+/// latent projections and routed experts work on the rank's part of the rows in both cases, so that no token
+/// goes through an expert twice. Their records of a microbatch (MoeRecord) are about these rows. Loss and its
+/// labels are of all rows of the group, on every rank.
 ///
-/// With one tp rank nothing is installed but the row cut of the MoE blocks, which is this object's alone,
-/// `group_rows` included, and that of layers which ask for one (TransformPoint::rows).
+/// With one tp rank only row cuts are installed, `group_rows` included: the cut of the MoE blocks, which no
+/// other object sets, and the cuts of layers that ask for one (TransformPoint::rows).
 /// Source: Megatron-LM, megatron/core/tensor_parallel/layers.py, and moe/moe_layer.py.
 class TensorParallel {
  public:
@@ -58,7 +58,7 @@ class TensorParallel {
   static bool is_cut(const TensorParallelPlan& plan, const TransformPoint& point);
   Transform way_in(bool cut) const;   ///< into a layer or mixer
   Transform way_out(bool cut) const;  ///< out of it
-  /// `in_shared_way`: into, or out of, what is routed beside a shared way that has all rows.
+  /// `in_shared_way`: the routed experts lie beside a shared way that has all rows.
   Transform routed_in(bool in_shared_way) const;
   Transform routed_out(bool in_shared_way) const;
   using RowMapping = Var (*)(Context&, const Var&, std::span<const std::int64_t>, Communicator&);

@@ -13,10 +13,10 @@ namespace nemocube {
 struct MemoryItem {
   std::string what;
   std::int64_t bytes = 0;
-  bool of_libraries = false;  ///< of a CUDA device: no tensor, but the driver's and libraries' own
+  bool of_libraries = false;  ///< memory of the driver and libraries of CUDA, not of tensors
 };
 
-/// What decides the state of the ranks of a run. Defaults: one rank, which has everything.
+/// The choices that the state of a run's ranks depends on. Default: one rank, which has everything.
 struct StateOptions {
   ParallelPlan parallel = {};
   OptimizerOptions optimizer = {};
@@ -30,18 +30,18 @@ struct StateOptions {
 ///   masters    f32, of trainable parameters stored in bf16
 ///   moments    AdamW and Adam: two of the gradients' size; SGD: one with momentum, none without
 /// On several ranks weights and gradients lie in buffers whose gaps count (FlatLayout); masters and moments
-/// have none. Then two more items say what is whole for a while, at most:
+/// have none. Two more items then give the most memory of tensors that are whole for a while:
 ///   gathered weights         ZeRO-3: the root, and two neighbouring blocks, or all blocks where they are
-///                            kept, without those that no other rank has a part of: routed experts where
-///                            expert parallelism takes all ranks
-///   gradients being reduced  ZeRO-2 and 3: gradients of the root and of these blocks, of all their trained
-///                            weights
-/// `local`: what ranks of this place hold (ModelParts).
+///                            kept. Routed experts do not count where no two ranks divide them (expert
+///                            parallelism over all ranks)
+///   gradients being reduced  ZeRO-2 and 3: gradients of all trained weights of the root and of these
+///                            blocks
+/// `local`: the tensors of the rank's place in the grid (ModelParts).
 std::vector<MemoryItem> state_memory(const LocalParameters& local, const PlannedGroups& groups, int rank,
                                      const StateOptions& options);
 
-/// At most, the bytes of weights, masters and moments that a rank copies for a checkpoint which is written
-/// while training goes on (train/checkpoint/snapshot.h): those that the rank owns.
+/// At most, the bytes of weights, masters and moments that a rank owns, and copies for a checkpoint which is
+/// written while training goes on (train/checkpoint/snapshot.h).
 std::int64_t snapshot_bytes(const LocalParameters& local, const PlannedGroups& groups, int rank,
                             const StateOptions& options);
 

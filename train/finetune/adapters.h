@@ -23,8 +23,8 @@ struct ChosenAdapters {
 ///     match_all_linear                 every linear layer, lm_head too; no routed experts
 ///
 /// pre: at most one of the keys is given (rules.cpp). Throws Error for a pattern that fits nothing, naming
-/// modules that come near, and a rank of
-/// experts below 1 (moe_rank_scaling).
+/// modules with similar names,
+/// and for a rank of experts below 1 (moe_rank_scaling).
 /// Source: nemo_automodel/components/_peft/module_matcher.py and lora.py.
 ChosenAdapters choose_adapters(const ModelSetup& setup, const PeftSection& peft, std::uint64_t dropout_seed);
 

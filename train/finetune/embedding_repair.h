@@ -19,9 +19,9 @@ struct EmbeddingRepair {
 /// call together, between loading and DataParallel::spread_values(); each replaces what it owns. Null: one
 /// rank.
 ///
-/// errors  on all ranks alike: Error for more damaged rows than max_rows, a row of lm_head that is damaged as
-///         well,
-/// and embeddings without a healthy row
+/// errors  on all ranks alike: Error for more damaged rows than max_rows, for embeddings without a healthy
+///         row, and where the row of lm_head for a damaged row
+///         is damaged too
 /// source  NeMo AutoModel, recipe key embedding_row_repair
 std::int64_t repair_embeddings(Stack& model, const EmbeddingRepair& options, Communicator* ranks);
 

@@ -87,14 +87,14 @@ struct ModelSection {
   std::optional<ModelConfig> known_config = {};
 };
 
-/// What happens where the tensors of a checkpoint's optimizer are not those of the run's. Megatron calls
-/// "unexpected" those that the run asks for and the checkpoint lacks, "missing" those that the run does not
-/// ask for.
+/// What happens where the optimizer tensors of checkpoint and run differ. In Megatron's words, a tensor is
+/// "unexpected" when the run asks for it and the checkpoint lacks it, and "missing" when the checkpoint has
+/// it and the run does not ask for it.
 enum class Strictness {
   raise_all,         ///< an Error
-  raise_unexpected,  ///< an Error for those that the checkpoint lacks
-  log_all,           ///< a warning; those that the checkpoint lacks stay new
-  log_unexpected,    ///< a warning for those that the checkpoint lacks, which stay new
+  raise_unexpected,  ///< an Error for tensors that the checkpoint lacks
+  log_all,           ///< a warning; tensors that the checkpoint lacks stay new
+  log_unexpected,    ///< a warning for tensors that the checkpoint lacks, which stay new
   ignore_all
 };
 struct CheckpointSection {

@@ -15,8 +15,8 @@ namespace nemocube {
 /// Executes the forward and backward passes of one step, on this rank's part of the pipeline.
 class StepRunner {
  public:
-  /// Gradients are those of `loss_scale` times the sum of all token losses. With `replay`, whose step has
-  /// begun, the passes of each microbatch are a graph, or run() is part of one.
+  /// Gradients are those of `loss_scale` times the sum of all token losses. With `replay`, after its
+  /// begin_step(), the passes of each microbatch become one graph, or all of run() becomes part of one.
   StepRunner(ParallelModel& model, std::span<const TokenBatch> microbatches, const GradScale& loss_scale,
              const KernelChoice* kernels, StepReplay* replay = nullptr);
   /// Adds losses and counts of all ranks to `sums`, and returns when all gradients are those of all ranks.

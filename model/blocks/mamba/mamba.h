@@ -5,7 +5,7 @@
 
 namespace nemocube {
 
-/// What is between the projections of a Mamba-2 block and needs whole sequences, head by head:
+/// The part of a Mamba-2 block between its projections, which needs whole sequences, head by head:
 ///     x, B, C = silu(conv1d(xBC)),  y = ssd_scan(x, dt, B, C)
 /// xBC [T, inner + 2 group_width], dt [T, heads] -> y [T, inner]
 struct MambaCore {
@@ -15,7 +15,7 @@ struct MambaCore {
 
   std::int64_t inner() const { return scan.heads * scan.head_dim; }
   std::int64_t group_width() const { return scan.groups * scan.state_size; }  ///< of B, and of C
-  /// `conv_state` and `scan_state`: see the operations; null: sequences start from nothing.
+  /// `conv_state` and `scan_state`: see the operations; null: sequences start from zeros.
   Var operator()(Context& ctx, const Var& xbc, const Var& dt, const Sequences& sequences,
                  Tensor* conv_state = nullptr, Tensor* scan_state = nullptr) const;
 };

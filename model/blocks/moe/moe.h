@@ -8,14 +8,14 @@
 
 namespace nemocube {
 
-/// What an MoE block notes of one microbatch.
+/// The record of an MoE block about one microbatch.
 struct MoeRecord final : MixerRecord {
   explicit MoeRecord(std::int64_t number_of_experts) : experts(number_of_experts) {}
   std::int64_t experts;                ///< of the block
   std::optional<RouterChoice> choice;  ///< absent before the forward pass
   /// Tokens sent to each expert, and the auxiliary losses or a share of them, see Routing::losses. Where a
-  /// caller sets zeros here before the forward pass, the router adds to these; else the router makes its own
-  /// tensors.
+  /// caller sets zeros here before the forward pass, the router adds to these tensors. Otherwise the router
+  /// makes its own tensors.
   RouterSums sums;
   Tensor host;  ///< see ExpertDispatcher::dispatch
 };
@@ -32,9 +32,9 @@ class MoeMixer final : public Mixer {
   /// Coefficients of the auxiliary losses (all off by default) and the scale of their gradients.
   RouterOptions& router() { return router_; }
   const Parameter& correction_bias() const { return *bias_; }
-  /// Totals for the global auxiliary loss over the recorded passes since reset_totals(), which is to be
-  /// called once for each optimizer step, and which keeps their memory, so that the same work can be queued
-  /// again; empty when the loss's coefficient is 0.
+  /// Totals for the global auxiliary loss over the recorded passes since reset_totals(); empty when the
+  /// loss's coefficient is 0. reset_totals() is to be called once for each optimizer step. It keeps the
+  /// memory of the totals, so that the same work can be queued again.
   const RouterTotals& totals() const { return totals_; }
   void reset_totals() {
     if (totals_.sums) totals_.sums.zero();
@@ -43,14 +43,14 @@ class MoeMixer final : public Mixer {
   void sum_totals_over_devices(std::function<void(const Tensor&)> sum) {
     totals_.sum_over_devices = std::move(sum);
   }
-  /// The rows that this device routes, where several devices share those of a microbatch. The transform
+  /// The rows that this device routes, where several devices share the rows of a microbatch. The transform
   /// points "<moe>.routed.input" and "<moe>.routed.output" then cut and join them, and
   /// RouterOptions::sum_over_peers sums over these devices.
   void set_rows(RowCut rows) { rows_ = std::move(rows); }
   void set_dispatcher(std::unique_ptr<ExpertDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
 
  private:
-  /// The rows through one weight of their experts, with its adapter.
+  /// Applies one weight of the experts, and its adapter, to the experts' rows.
   static Var through_experts(Context& ctx, const Var& rows, const DispatchedRows& sent,
                              const Parameter& weight, const Adapter& adapter);
   Routing choose_experts(Context& ctx, const Var& x, const MixerCall& call);

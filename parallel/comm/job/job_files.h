@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-/// Files by which the processes of a job on one node know of each other, in the directory that the launcher
-/// has for the job there (PMIx). They go with the job.
+/// Files by which the processes of a job on one node know of each other, in the launcher's directory for the
+/// job on that node (PMIx). The files are removed with the job.
 ///
 /// Creates the empty file `name` of this job. False when it exists already. Without such a directory, true.
 bool create_job_file(const std::string& name);

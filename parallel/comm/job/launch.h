@@ -12,7 +12,7 @@ struct Launch {
   int size = 1;          ///< ranks of the job; 1 without a launcher
   std::string variable;  ///< the environment variable that gives the size; empty without a launcher
   /// The subcommand and, a line for each, its options as they were given: "train", "--profile: steps=5-7".
-  /// They have to be the same on all ranks. Without --set, whose effect is in the recipe, and without
+  /// The text has to be the same on all ranks. It leaves out --set, whose effect is in the recipe, and
   /// arguments that are no options.
   std::string command;
   /// Of Open MPI, which passes SIGUSR1 on.
@@ -26,17 +26,17 @@ struct Launch {
 };
 
 /// Reads the variables of mpirun (Open MPI), of PMI, and of Slurm's srun --mpi=pmix. Throws Error naming the
-/// variable when a number is not what it must be.
+/// variable when its value is not a valid number.
 Launch read_launch();
 
-/// The value of a variable, or null where it is not set.
+/// The value of a variable; null where the variable is not set.
 using VariableLookup = std::function<const char*(KnownVariable)>;
 
 /// Why a process that knows of no other rank must not train alone: a launcher has started several processes
-/// and no MPI, as torchrun does, and srun without --mpi=pmix. One sentence, which says how to start instead;
-/// empty where the process is one of its own. A launcher is known by a variable that holds the number of its
-/// processes, or a place other than the first. Only for processes for which read_launch() names no variable.
-/// A shell that `srun --pty` has started is no rank.
+/// without MPI, as torchrun does, and srun without --mpi=pmix. One sentence, which says how to start instead;
+/// empty where the process was started alone. The sign of such a launcher is a variable with its number of
+/// processes, or with a rank above 0. Only for processes for which read_launch() names no variable. A shell
+/// that `srun --pty` has started is no rank.
 std::string started_apart(const VariableLookup& variable);
 
 }  // namespace nemocube

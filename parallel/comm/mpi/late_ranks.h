@@ -12,9 +12,9 @@
 
 namespace nemocube {
 
-/// Tells which ranks an operation waits for that devices execute: NCCL does not say. Every process counts the
-/// operations of each group to which its host has come, and a thread of each process answers, by messages,
-/// whether it has come to one.
+/// Tells which ranks an operation of devices waits for, because NCCL does not say. Every process counts the
+/// operations of each group that its host has begun, and a thread of each process answers by messages whether
+/// the host has begun a given one.
 class LateRanks {
  public:
   /// All ranks together. `engine` lives longer.
@@ -27,16 +27,16 @@ class LateRanks {
   /// all ranks of the group. Any thread may call this.
   std::int64_t come(const std::string& group);
   std::vector<int> all() const { return all_->members(); }  ///< world ranks
-  /// Answers what other ranks have asked, and never waits. For one thread, which no device and no other rank
-  /// can block.
+  /// Answers questions of other ranks, and never waits. Called by one thread, which no device and no other
+  /// rank can block.
   void answer();
-  /// Asks those of `members` (world ranks) that are not this one. Waits for `seconds` at most, or until all
-  /// have answered. Returns a sentence about those that have not come to operation `number` of the group, and
-  /// those that do not answer:
+  /// Asks all other ranks of `members` (world ranks). Waits for `seconds` at most, or until all have
+  /// answered. Returns a sentence about the ranks that have not come to operation `number` of the group, and
+  /// the ranks that do not answer:
   ///     rank 3 has not come
   ///     rank 3 has not come and does not answer: the process has stopped, or its machine
   ///     all ranks of the group have come
-  /// Number 0 asks who answers, no more. Any thread may call this, also while another one answers.
+  /// Number 0 only asks who answers. Any thread may call ask(), also while another thread is in answer().
   std::string ask(std::span<const int> members, const std::string& group, std::int64_t number,
                   double seconds);
 
@@ -53,8 +53,8 @@ class LateRanks {
   std::mutex counts_mutex_;
   std::map<std::uint64_t, std::int64_t> counts_;  // by hash of the group's name
 
-  std::mutex mutex_;                    // of what follows
-  std::unique_ptr<Messages> messages_;  // one receive for each other rank, and what is being sent
+  std::mutex mutex_;                    // of the members below
+  std::unique_ptr<Messages> messages_;  // one receive for each other rank, and sends under way
   std::vector<Note> arrived_;           // by rank
   std::vector<std::size_t> receive_;    // the number of the rank's receive in messages_
   std::vector<std::unique_ptr<Note>> sent_;

@@ -26,8 +26,8 @@ struct MessageCall {
 ///                   each rank sends all to all, n (n - 1) N, and adds everything: half the latency
 ///   reduce_scatter  (n - 1) N, the first half of all_reduce; N counts the input of one rank
 ///   all_gather      (n - 1) N; N counts the output
-///   broadcast       (n - 1) N: above 4 KiB the root deals out parts, which their ranks pass on to the others
-///   all_to_all      what differs from the part that a rank keeps
+///   broadcast       (n - 1) N: above 4 KiB the root sends each rank a part, which it sends to all others
+///   all_to_all      every part but the one that a rank keeps
 ///   barrier         messages without content
 /// Nothing is padded: parts differ by one element where N does not divide.
 /// The caller holds the transport's mutex where the call is from the main thread. With

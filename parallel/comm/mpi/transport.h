@@ -8,16 +8,16 @@
 /// a module of its own, nemocube_mpi.so.
 namespace nemocube {
 
-/// A message that is not the one its receiver wants: what Messages::poll() and receive() throw.
+/// Messages::poll() and receive() throw this for a message that is not the one that the receiver wants.
 struct WrongMessage {
   int peer = 0;                       ///< rank in the group
   std::int64_t wanted = 0, sent = 0;  ///< bytes
 };
 
-/// A batch of messages on their way between this rank and others of its group. The messages from one rank to
-/// another meet its receives in the order of both, also where these belong to several batches. Both ends give
-/// a message the same number of bytes and the same tag, from 0 to largest_tag. Where one of them differs, the
-/// message is not received: no message ever writes beyond the memory of its receiver.
+/// A batch of messages on their way between this rank and others of its group. The n-th message from one rank
+/// to another meets the n-th receive there, across batches. Both ends give a message the same number of bytes
+/// and the same tag, from 0 to largest_tag. Where bytes or tag differ, the message is not received: no
+/// message ever writes beyond the memory of its receiver.
 class Messages {
  public:
   struct Message {
@@ -52,7 +52,7 @@ class MessageGroup {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Divides all ranks into groups of those that give the same colour, ordered by key; null for colour < 0.
+  /// Divides all ranks: ranks of one colour form a group, ordered by key; null for colour < 0.
   virtual std::unique_ptr<MessageGroup> split(int colour, int key) = 0;
   /// The ranks that share this rank's memory.
   virtual std::unique_ptr<MessageGroup> host() = 0;

@@ -11,21 +11,21 @@
 namespace nemocube {
 
 /// Collectives of CUDA tensors by NCCL, for the ranks of one group. The host queues them and never waits for
-/// the device: an operation begins after the kernels queued before it and runs beside those queued later.
-/// There are three streams, so that an operation whose result is
-/// wanted at once does not queue behind one whose result is wanted later: Stream::communication has the
-/// collectives of run(), Stream::background those of start() (weights gathered ahead, sums of gradients), and
-/// Stream::messages has all_to_all_v and exchange.
-/// Operations of one communicator of NCCL go one after the other on all streams. What kernels queue after
-/// Work::wait() begins after it.
+/// the device: an operation begins after the kernels queued before it and runs beside kernels queued later.
+/// Three streams keep an urgent operation from queueing behind one whose result is wanted later:
+///     Stream::communication   collectives of run()
+///     Stream::background      collectives of start(): weights gathered ahead, sums of gradients
+///     Stream::messages        all_to_all_v and exchange, of run() and of start()
+/// Operations of one communicator of NCCL go one after the other on all streams. Kernels queued after
+/// Work::wait() begin after the operation.
 /// Source: NVIDIA, NCCL User Guide 2.28, "CUDA Stream Semantics", "Using multiple NCCL communicators
 /// concurrently".
 ///
 /// Sums: by NCCL, in an order of its own, which repeats for the same ranks, sizes and machines. With
-/// CommOptions::deterministic_collectives the ranks exchange their parts, each adds what it got in the order
-/// of ranks, as MPI's sums are formed (reduce_in_order_kernel.h), and the sums are gathered: the same bytes
-/// sent, and up to (n - 1) / n of the tensor more memory. Maxima and minima of floats are always formed so,
-/// because NCCL loses NaN.
+/// CommOptions::deterministic_collectives the ranks exchange their parts, each adds them in the order of
+/// ranks, as sums by MPI are formed (reduce_in_order_kernel.h), and the sums are gathered: the same bytes
+/// sent, and up to (n - 1) / n of the tensor more memory. Maxima and minima of floats are always formed in
+/// this way, because NCCL loses NaN.
 class NcclGroup {
  public:
   /// All ranks together. `all`: every rank of the job, by host messages.
@@ -55,7 +55,7 @@ class NcclGroup {
   std::shared_ptr<const std::vector<int>> members_;  // world ranks; null before the first call
 };
 
-/// Why this process cannot use NCCL; empty when it can.
+/// Why this process cannot use NCCL; empty where it can.
 std::string nccl_missing();
 /// "NCCL 2.28.3", where it can.
 std::string nccl_version();

@@ -16,7 +16,7 @@
 
 namespace nemocube {
 
-/// An operation for which ranks wait: what messages call it, and what LateRanks knows of it.
+/// An operation for which ranks wait: its text for messages, and its group and number for LateRanks.
 struct Awaited {
   std::string text;  ///< "all_reduce number 7 (...) of group dp"
   std::string group;
@@ -24,15 +24,15 @@ struct Awaited {
   std::shared_ptr<const std::vector<int>> members = {};  ///< world ranks; null: all
 };
 
-/// Watches the collectives that this process has queued with NCCL: no one waits on the host for them, so no
-/// one would notice that another rank does not come. When an operation runs on the device for longer than the
-/// limit of waits for messages, or NCCL finds an error, one message is written (report_failure) and the job
-/// ends with exit code 2. The message names the ranks that have not come, whom the others ask by MPI
-/// (LateRanks).
+/// Watches the collectives that this process has queued with NCCL. The host does not wait for them, so
+/// without a watch nobody would notice that another rank does not come. When an operation runs on the device
+/// for longer than the limit of waits for messages, or NCCL finds an error, one message is written
+/// (report_failure) and the job ends with exit code 2. The message names the ranks that have not come. The
+/// watch learns them by MPI (LateRanks).
 ///
-/// One thread asks CUDA and NCCL. They may block it while another thread is in a call that waits for the
-/// device; a second thread, which calls neither, then writes the message. It also answers other ranks that
-/// ask where this one is.
+/// One thread asks CUDA and NCCL, and may be blocked there while another thread is in a call that waits for
+/// the device. A second thread, which calls neither library, then writes the message. The second thread also
+/// answers other ranks that ask where this one is.
 class NcclWatch {
  public:
   /// `engine` lives longer.
@@ -47,13 +47,13 @@ class NcclWatch {
   LateRanks& late() { return *late_; }
   /// This rank comes to the making of NCCL's group `name`, which all ranks make together.
   Awaited come_to_making(const std::string& name);
-  /// An operation of which both events are in the device's streams.
-  /// `count_seconds` is for timed events: it gets the seconds between them, when the end was seen to be
-  /// reached.
+  /// An operation whose two events are in the device's streams. `count_seconds` is
+  /// for timed events: it gets the seconds between the two, once the end has been
+  /// seen.
   void add(cuda::Event begin, cuda::Event end, Awaited awaited,
            std::function<void(double)> count_seconds = nullptr);
-  /// Waits until NCCL is ready with what the host began, for as long as waits for messages may take; Error
-  /// beyond.
+  /// Waits until NCCL has ended what the host began. Error after the limit of waits for
+  /// messages.
   void wait_until_ready(const nccl::Handle& group, const Awaited& awaited);
   /// Waits until all operations have ended and are counted, or until the job ends.
   void wait_for_all();
