@@ -19,7 +19,7 @@ struct BenchOptions {
   /// Cases of operations without CUDA kernels are asked for on the CPU only.
   Device device = Device::cpu;
   bool emulated = false;  ///< sizes of about a million elements, for a device in software
-  /// Sizes of Nemotron 3 Nano: those of 8,192 tokens; emulated mostly of few tokens (docs/kernels.md).
+  /// Sizes of Nemotron 3 Nano, for 8,192 tokens; on the software GPU mostly for few tokens (docs/kernels.md).
   bool nano = false;
 };
 
@@ -35,7 +35,7 @@ struct BenchCase {
   /// backward.
   double bytes = 0;
   /// Floating-point operations of the matrix products (dot products included) of one call, a multiply-add
-  /// counted as 2; 0: none. Elementwise arithmetic is left out: memory decides there.
+  /// counted as 2; 0: none. Elementwise arithmetic is left out, because memory limits it.
   double flops = 0;
   std::function<void()> run = {};  ///< one call
   /// Whether the result of a call agrees with the definition or with another variant.

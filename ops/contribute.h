@@ -41,8 +41,8 @@ inline Tensor contribution(GradNode& node, DType dtype) {
 }
 
 /// Like contribution(), for a kernel that may overwrite an incoming gradient, `dy`, or another operand,
-/// `extra` (which may be undefined), with its result. The first of these that exists is taken: the place that
-/// `node` has for the result (a window, or the gradient of a leaf); `extra`, if no other tensor shares its
+/// `extra` (which may be undefined), with its result. The result takes the first of these that exists: the
+/// place that `node` has for it (a window, or the gradient of a leaf); `extra`, if no other tensor shares its
 /// storage; `dy`, under the same condition; new memory. `node` is null when the result is the gradient of
 /// more than one value.
 inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& extra = {}) {

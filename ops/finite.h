@@ -7,7 +7,7 @@
 namespace nemocube {
 
 /// Records whether all numbers that a loop writes are finite. Each number costs one bit operation and one
-/// integer maximum. The compiler vectorises these; it would not vectorise a floating-point sum.
+/// integer maximum. The compiler vectorises such a loop; it would not vectorise a floating-point sum.
 template <class T>
 class FiniteCheck {
  public:

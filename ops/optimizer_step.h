@@ -9,8 +9,8 @@
 #include "ops/finite.h"
 #include "ops/update_gate.h"
 
-/// What the steps of optimizers, ops/adamw and ops/sgd, share on the host: checks, and the loops of CPU
-/// kernels. A `Range` is one parameter, with members `master`, `model_copy` and `number`. On devices:
+/// The common part of optimizer steps, ops/adamw and ops/sgd, on the host: checks, and loops of CPU kernels.
+/// A `Range` is one parameter, with members `master`, `model_copy` and `number`. On devices:
 /// ops/optimizer_step.cuh.
 namespace nemocube {
 
@@ -42,9 +42,9 @@ std::vector<Range> filled_ranges(std::span<const Range> ranges, const UpdateGate
 
 namespace cpu {
 
-/// Unless the gate is closed, calls step(TypeTag<T>(), range, numbers, grad_scale) for each range and notes
-/// what it returns, whether all that it wrote is finite. T is the type of the master; `numbers` are those of
-/// the schedule.
+/// Unless the gate is closed, calls step(TypeTag<T>(), range, numbers, grad_scale) for each
+/// range and notes its result: whether all written numbers are finite. T is the type of the
+/// master; `numbers` come from the schedule.
 template <class Range, class Step>
 void step_ranges(std::span<const Range> ranges, const Tensor& schedule, const UpdateGate& gate, Step&& step) {
   if (!goes(gate)) return;

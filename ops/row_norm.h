@@ -6,7 +6,7 @@
 #include "ops/residual_norm.h"
 #include "ops/row_norm_kernels.h"
 
-/// What the norms of rows, ops/rmsnorm and ops/layernorm, share besides their kernels: checks, and the
+/// The common part of the norms of rows, ops/rmsnorm and ops/layernorm, besides kernels: checks, and the
 /// recording on the tape.
 namespace nemocube {
 
@@ -36,8 +36,8 @@ inline void add_parameter_gradient(const Var& parameter, const Output& written) 
   if (parameter.needs_grad() && !parameter.node()->leaf()) parameter.node()->add(written.to);
 }
 
-/// Lets the result of a norm be computed again (GradNode::again) from what its closure keeps. It is made
-/// once, at the first wish, and lives until that closure runs.
+/// Lets the result of a norm be computed again (GradNode::again) from the tensors that its closure keeps. The
+/// result is made once, at the first call, and lives until the closure runs.
 template <class Make>
 void compute_again(const Var& y, Make make) {
   y.node()->again = [made = std::make_shared<Tensor>(), make = std::move(make)] {

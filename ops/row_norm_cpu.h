@@ -10,7 +10,7 @@
 /// Kernels of the norms of rows for the CPU.
 namespace nemocube::cpu::row_norm {
 
-// Number of independent partial sums. With these the compiler keeps the order of addition and still
+// Number of independent partial sums. With so many the compiler keeps the order of addition and still
 // vectorises.
 constexpr std::int64_t lanes = 32;
 
@@ -29,7 +29,7 @@ inline A lane_sum(std::int64_t n, Term&& term) {
 
 inline std::int64_t row_grain(std::int64_t cols) { return 1 + 16384 / (cols + 1); }
 
-/// What a norm of this form makes of an element of x and of the weight.
+/// The result of a norm of this form for an element of x and one of the weight.
 template <NormForm form, class A>
 struct Elements {
   A mean, offset;

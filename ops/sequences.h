@@ -14,7 +14,7 @@
 
 namespace nemocube {
 
-/// Sequences as a kernel gets them: tables on its device.
+/// Sequences in the form for kernels: tables on the device.
 struct SequenceTable {
   Tensor offsets;  ///< [sequences + 1] i64: sequence i holds rows [offsets[i], offsets[i + 1])
   template <class Fn>
@@ -30,49 +30,49 @@ struct SequenceTable {
   void refill(const SequenceTable& made) const { offsets.copy_from(made.offsets); }
 };
 
-/// The rows of a microbatch: how its token rows are cut into sequences, and everything that follows from
-/// that. Sequence i holds rows [offset i, offset i + 1). A rectangular batch of B rows of S tokens is B
-/// sequences of S; a packed batch has any lengths. Operations along the sequence (convolution, scan,
-/// attention) start afresh at every offset. Other libraries call the offsets cu_seqlens.
+/// The rows of a microbatch: how its token rows are cut into sequences, and all tables that follow. Sequence
+/// i holds rows [offset i, offset i + 1). A rectangular batch of B rows of S tokens is B sequences of S; a
+/// packed batch has any lengths. Operations along the sequence (convolution, scan, attention) start afresh at
+/// every offset. Other libraries call the offsets cu_seqlens.
 ///
-/// The offsets never change, but by become(). Copies share them, and with them the tables that follow from
-/// them: tensors on a device, chunks of a scan, the rows that each rank has. Each table is made once, when it
-/// is first asked for; every layer, forward and backward, uses it again.
+/// Only become() changes offsets. Copies of the object share the offsets and the tables that follow from
+/// them: tensors on a device, chunks of a scan, the rows that each rank has. Each table is made once, at its
+/// first use; every layer, forward and backward, uses the same table.
 ///
 /// Batches of different lengths can have tensors and tables of the same sizes, so that a recorded step can be
 /// repeated with another batch (with_capacity, become). A sequence may be empty, and the last one may hold
-/// spare rows: rows without tokens, which operations treat as any others, but for the router, which counts
-/// them nowhere.
+/// spare rows: rows without tokens. Operations treat spare rows as any others; only the router does not count
+/// them.
 class Sequences {
  public:
-  /// What the last sequence holds.
+  /// The rows of the last sequence.
   enum class Last { tokens, spare_rows };
   Sequences();  ///< none
-  /// `positions`: of each row in its sequence, where a rank has only some of the rows or a call continues
-  /// sequences; without them the rows of a sequence have the positions 0, 1, 2, ...
+  /// `positions`: the position of each row in its sequence, where a rank has only some rows or a call
+  /// continues sequences. Without `positions` the rows of a sequence have the positions 0, 1, 2, ...
   explicit Sequences(std::vector<std::int64_t> offsets, std::vector<std::int64_t> positions = {},
                      Last last = Last::tokens);
   static Sequences uniform(std::int64_t count, std::int64_t length);
   /// `starts`: positions of the first rows, where sequences continue; none: 0.
   static Sequences of_lengths(std::span<const std::int64_t> lengths,
                               std::span<const std::int64_t> starts = {});
-  /// These sequences, then empty ones up to `count`, then one of the spare rows up to `rows`. Error where
-  /// there are more sequences or rows already, or spare rows.
+  /// These sequences, then empty ones up to `count`, then one sequence of spare rows up to `rows`. Error
+  /// where there are already more sequences or rows, or spare rows.
   Sequences with_capacity(std::int64_t rows, std::int64_t count) const;
-  /// These sequences with a number each: of its first row among all rows of a training run, so that no two of
-  /// them have a row in common. What is drawn for a row (dropout, noise) is drawn by the row's number, and
-  /// only where there are numbers. `padded_length`: length of each row of the data in the padded rectangle
-  /// that the sequences come from; 0: not known. Numbered sequences of a batch without rows want one above 0,
-  /// by which with_capacity() knows that they are numbered.
+  /// These sequences with a number each: the number of its first row among all rows of a training run, so
+  /// that all rows differ. Dropout and noise draw by a row's number, and only where there are numbers.
+  /// `padded_length`: length of each row of the data in the padded rectangle that the sequences come from; 0:
+  /// not known. Numbered sequences of a batch without rows want a padded_length above 0, by which
+  /// with_capacity() knows that they are numbered.
   Sequences numbered(std::vector<std::int64_t> numbers, std::int64_t padded_length = 0) const;
-  /// The same offsets, positions, numbers and padded length, which share nothing with these.
+  /// The same offsets, positions, numbers and padded length, in an object that shares nothing with this one.
   Sequences clone() const;
-  /// Whether the other sequences are these or a copy that shares them.
+  /// Whether the other object is this one or a copy that shares its offsets.
   bool same(const Sequences& other) const { return data_ == other.data_; }
-  /// These sequences, and all copies that share them, become those of `other`, which has the same capacity.
-  /// The tables on devices so far stay where they are and get other values: what is queued with them can be
-  /// queued again. None of them may be in use by the host. std::logic_error for another capacity, and where a
-  /// table cannot be filled again.
+  /// This object and all copies of it take the sequences of `other`, which has the same capacity.
+  /// Tables on devices stay where they are and get other values: work queued with them can be
+  /// queued again. The host may not be using any table. std::logic_error for another capacity,
+  /// and where a table cannot be filled again.
   void become(const Sequences& other);
 
   const std::vector<std::int64_t>& offsets() const { return data_->offsets; }
@@ -100,13 +100,13 @@ class Sequences {
   /// [2] i64: 0 and the number of rows that are not spare; undefined where none are.
   Tensor token_rows_on(Device device) const;
 
-  /// What follows from the offsets and from `key`, of type T on `device`: make() at the first call, the same
-  /// object afterwards. It lives as long as these sequences and must not hold them.
+  /// A table of type T on `device` that follows from the offsets and from `key`: made by make() at the first
+  /// call, the same object afterwards. The table lives as long as these sequences and must not hold them.
   ///
-  /// become() can fill what make(const Sequences&) makes, from the sequences that it is given and from
-  /// nothing that changes, if T is a Tensor or has a member refill(const T& made): the same memory on the
-  /// device, the values of `made`. What is made otherwise cannot be filled, unless `device` is the host's,
-  /// where become() drops it.
+  /// become() can fill a table again if make(const Sequences&) uses only its argument and things that
+  /// never change, and T is a Tensor or has a member refill(const T& made), which keeps the memory on the
+  /// device and takes the values of `made`. No other table can be filled; become() drops a table of the
+  /// host.
   template <class T, class Make>
   const T& derived(Device device, const std::vector<std::int64_t>& key, Make make) const {
     Maker maker;
@@ -125,7 +125,7 @@ class Sequences {
   struct Maker {
     std::function<std::shared_ptr<void>(const Sequences&)> make;
     void (*refill)(void* to,
-                   const void* from) = nullptr;  // null: `make` lives no longer than the call that it came by
+                   const void* from) = nullptr;  // null: `make` ends with the call
   };
   template <class T>
   static void refill(T& to, const T& from) {
@@ -147,7 +147,7 @@ class Sequences {
     std::vector<Entry> entries;
   };
   struct Data {
-    std::vector<std::int64_t> offsets, positions;  // positions: empty where they follow from the offsets
+    std::vector<std::int64_t> offsets, positions;  // positions: empty where the offsets tell them
     std::vector<std::int64_t> numbers;
     std::int64_t padded_length = 0;
     Last last = Last::tokens;

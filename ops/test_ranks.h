@@ -12,7 +12,7 @@
 /// Ranks as threads, for tests of operations that send messages.
 namespace nemocube::testing {
 
-/// Where the threads meet. They take turns: one runs while the others wait here.
+/// The meeting point of the threads. They take turns: one runs while the others wait here.
 struct Meeting {
   explicit Meeting(std::size_t ranks) : brought(ranks), all(static_cast<std::ptrdiff_t>(ranks)) {}
   std::mutex turn;

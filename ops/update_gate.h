@@ -3,11 +3,11 @@
 
 namespace nemocube {
 
-/// What an update reads from the device and notes there, f64. No update waits for the host to know whether
-/// the step counts.
+/// Tensors (f64) that an update reads on the device, and the one that it writes. No update waits until the
+/// host knows whether the step counts.
 struct UpdateGate {
   Tensor grad_scale;  ///< [1]: multiplies the gradient first: the clip coefficient
-  Tensor go;          ///< [1], 0: the update writes nothing, `finite` neither
+  Tensor go;          ///< [1], 0: the update writes nothing, not even `finite`
   Tensor finite;  ///< [n]: element i becomes 0 when a number written of parameter i is not finite, else stays
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {

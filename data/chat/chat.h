@@ -5,7 +5,7 @@
 
 #include "data/json/json.h"
 
-/// What chat templates are rendered from. A header of its own: files that only pass conversations on name
+/// The input of chat templates. The header is separate, so that files that only pass conversations on name
 /// `struct Chat;` and need not compile nlohmann-json.
 namespace nemocube {
 

@@ -26,8 +26,8 @@ struct RenderedChat {
     std::size_t begin = 0, end = 0;  ///< bytes of the text
     friend bool operator==(const Range&, const Range&) = default;
   };
-  /// What {% generation %} blocks printed, in order. transformers counts from what the template had printed
-  /// outside of macros and captured blocks, so ranges of blocks inside of these are as wrong here as there.
+  /// The ranges that {% generation %} blocks printed, in order. As in transformers, a range counts only text
+  /// outside of macros and captured blocks, so ranges of blocks inside of these are wrong here, too.
   std::vector<Range> generation;
 };
 
@@ -37,7 +37,7 @@ class ChatTemplate {
  public:
   using SpecialTokens = std::map<std::string, std::string>;  ///< by variable: bos_token, eos_token...
 
-  /// `name` is what messages call the template. Throws Error naming line and column of a mistake in `source`.
+  /// `name` names the template in messages. Throws Error naming line and column of a mistake in `source`.
   ChatTemplate(std::string name, std::string_view source, SpecialTokens special_tokens = {});
 
   const std::string& name() const { return name_; }
@@ -46,18 +46,18 @@ class ChatTemplate {
   /// "reasoning"...
   bool names_reasoning() const { return names_reasoning_; }
 
-  /// As in transformers, the template sees messages without their keys whose value is null, and finds
-  /// reasoning under both names, `reasoning_content` and `thinking`. Throws Error naming the key of `chat`
-  /// that has another form, or line and column of the operation that fails: a mistake of the template, its
+  /// As in transformers, the template sees messages without keys whose value is null, and finds reasoning
+  /// under both names, `reasoning_content` and `thinking`. Throws Error naming the key of `chat` that has
+  /// another form, or line and column of the operation that fails: a mistake of the template, its
   /// raise_exception(), or a limit (jinja::Limits).
   RenderedChat render(const Chat& chat) const;
 
-  /// What strftime_now() shows instead of the present moment.
+  /// The moment that strftime_now() shows instead of the present one.
   void set_time(const Moment& time) { time_ = time; }
   /// Variables of every rendering; Chat::variables of the same name win. Throws Error for a value that is no
   /// object.
   void set_variables(const Json& variables);
-  /// What each rendering may spend.
+  /// The limits of each rendering.
   void set_limits(const jinja::Limits& limits) { limits_ = limits; }
 
  private:

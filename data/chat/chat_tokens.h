@@ -10,7 +10,7 @@
 
 namespace nemocube {
 
-/// A rendered conversation, its ids, and which of them are the assistant's.
+/// A rendered conversation, its ids, and which ids are the assistant's.
 struct ChatTokens {
   std::string text;
   std::vector<std::int64_t> ids;
@@ -19,25 +19,25 @@ struct ChatTokens {
 
 /// Which of the assistant's tokens are wanted.
 struct ChosenTurns {
-  /// Only the last run of the assistant's tokens. Without blocks it is found from its ends, so earlier turns
-  /// may be written in another way.
+  /// Only the last run of the assistant's tokens. Without blocks the run is found from its two ends, so the
+  /// template may write earlier turns in another way.
   bool last_run = false;
-  /// Called with the number of a message of the assistant: false leaves its tokens out. The blocks of a
-  /// message are those that the rendering of the messages up to it has more than the rendering of those
-  /// before it.
+  /// Called with the number of a message of the assistant: false leaves its tokens out. The
+  /// blocks of a message are the ones that a rendering of the messages up to and including it
+  /// adds to a rendering of the messages before it.
   std::function<bool(std::size_t message)> wanted = {};
 };
 
-/// Ids are those of the text without the special tokens that the tokenizer would put around it: templates
-/// write their own. Which of them are the assistant's:
-/// With {% generation %} blocks in the template: those that overlap a block, as in transformers' assistant
-/// mask since 5.24; their ranges are those of Tokenizer::encode_with_library_offsets(). An empty block marks
-/// the token that it lies inside of.
-/// Without: for each message of the assistant the tokens between the length of the rendering of all messages
-/// before it and that with it, both without generation prompt, as NeMo AutoModel does; what the template
-/// writes in front of an answer belongs to it. Throws Error when the ids of such a shorter conversation are
-/// not the beginning of the whole one's, an EOS at their end aside. The Error names the number of messages
-/// and the token.
+/// The text is tokenised without the special tokens that the tokenizer would put around it:
+/// templates write their own. The assistant's ids: With {% generation %} blocks in the
+/// template: ids that overlap a block, as in transformers' assistant mask since 5.24, by
+/// ranges of Tokenizer::encode_with_library_offsets(). An empty block marks the token that it
+/// lies inside of. Without: for each message of the assistant, the ids that a rendering with
+/// this message adds to a rendering of the messages before it, both without generation prompt,
+/// as in NeMo AutoModel; text that the template writes in front of an answer belongs to the
+/// answer. Throws Error when the ids of such a shorter conversation are not the beginning of
+/// the whole one's, an EOS at their end aside. The Error names the number of messages and the
+/// token.
 ChatTokens chat_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer, const Chat& chat,
                        const ChosenTurns& turns = {});
 

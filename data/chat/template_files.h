@@ -25,10 +25,10 @@ std::map<std::string, StoredTemplate> stored_templates(const std::filesystem::pa
 /// tok::read_declared_tokens(). Throws Error naming a file of another form.
 ChatTemplate::SpecialTokens special_tokens_of(const std::filesystem::path& folder);
 
-/// The text of the chat template of the tokenizer in `folder`.
-/// `wanted`: the name of a stored template; or Jinja text, known by {{ or {%; or a file that holds Jinja, or
-/// JSON with a key `chat_template`. Without it: "tool_use" for a conversation with tools, where there is one,
-/// else "default". Throws Error naming the folder and the templates that there are when none fits.
+/// The text of the chat template of the tokenizer in `folder`. `wanted`: the name of a stored template; or
+/// Jinja text, known by {{ or {%; or a file that holds Jinja, or JSON with a key `chat_template`. Without
+/// `wanted`: "tool_use" for a conversation with tools, where such a template is stored, else "default".
+/// Throws Error naming the folder and the stored templates when none fits.
 StoredTemplate chosen_template(const std::filesystem::path& folder, const std::optional<std::string>& wanted,
                                bool with_tools);
 

@@ -9,7 +9,7 @@ struct Chat;  // data/chat/chat.h
 
 /// How a template sees the arguments of tool calls.
 enum class ToolArguments {
-  as_given,  ///< an object stays one, as templates expect that go through the arguments
+  as_given,  ///< objects stay objects, for templates that go through the arguments
   text,      ///< as its JSON text, as NeMo AutoModel's ChatDataset gives it to every template
 };
 
@@ -19,7 +19,7 @@ enum class ToolArguments {
 ///   - roles are system, user, assistant and tool; `conversations` spells them as speakers() says
 ///   - content is a text; null becomes "", a list of text parts their texts with a space between
 ///   - an assistant's `reasoning_content` is a text; null becomes ""
-///   - a tool call has a function with a name, and arguments where it has some; id call_0, call_1... and type
+///   - a tool call has a function with a name, and perhaps arguments; id call_0, call_1... and type
 ///     "function" are added
 ///   - a message of a tool has a tool_call_id
 ///   - `tools` is a list or the JSON text of one; an empty one, an empty text and the text null count as none

@@ -8,10 +8,10 @@
 /// Rows that a chat template writes.
 namespace nemocube {
 
-/// What is done first where both masks are asked for.
+/// Which mask is applied first where both are asked for.
 enum class MaskOrder {
-  history_first,  ///< all of the last turn but its reasoning is a target
-  reasoning_first,  ///< as NeMo AutoModel's ChatDataset does: what the last turn has in front of its reasoning is lost
+  history_first,    ///< all of the last turn but its reasoning is a target
+  reasoning_first,  ///< as NeMo AutoModel's ChatDataset does: the last turn loses tokens before its reasoning
 };
 
 struct ChatRowOptions {
@@ -26,9 +26,9 @@ struct ChatRowOptions {
 /// The ids of chat_tokens(); the assistant's are the targets, but for turns that are not is_trained(). No EOS
 /// is appended, because the template ends its turns.
 ///
-/// The reasoning of a message are the tokens that differ between the conversation and the same conversation
-/// without this message's reasoning: those between the longest common beginning and the longest common end. A
-/// rendering that does not change has none. Throws Error naming the row when the template fails.
+/// The reasoning of a message is found by a rendering of the conversation without this message's reasoning:
+/// the tokens of the conversation between the longest common beginning and the longest common end. Without a
+/// difference there are none. Throws Error naming the row when the template fails.
 TokenRow chat_row(const std::string& id, const Chat& chat, const ChatTemplate& chat_template,
                   const Tokenizer& tokenizer, const ChatRowOptions& options = {});
 

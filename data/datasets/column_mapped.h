@@ -41,9 +41,9 @@ struct ColumnMappedOptions {
   RowOptions rows{};  ///< Truncation::context cuts the context; with a chat template it is an Error
 };
 
-/// Without a chat template: context and question, as far as they are there, each with a space behind, then
-/// the answer (completion_row()). With one: the context as the system's message, which is always there, the
-/// question as the user's, the answer as the assistant's (chat_row()).
+/// Without a chat template: context and question, where present, each with a space behind, then the answer
+/// (completion_row()). With a template: the context as the system's message, which is there even when empty,
+/// the question as the user's, the answer as the assistant's (chat_row()).
 TokenRow column_mapped_row(const MappedRow& row, const Tokenizer& tokenizer,
                            const ColumnMappedOptions& options);
 

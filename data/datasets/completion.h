@@ -30,7 +30,7 @@ struct Completion {
 
 /// Prompt and answer are tokenised as one string, with the special tokens that the tokenizer puts around it.
 /// The answer's tokens and an EOS behind them (RowOptions::append_eos) are the targets; with `answer_only`
-/// false all tokens are. Throws Error naming `what` when append_eos finds no EOS token.
+/// false all tokens are targets. Throws Error naming `what` when append_eos finds no EOS token.
 TokenRow completion_row(std::string_view what, const Completion& completion, const Tokenizer& tokenizer,
                         AnswerStart answer_start, const RowOptions& options, bool answer_only = true);
 

@@ -31,7 +31,7 @@ void check_sample(const Sample& sample);
 struct DataFile {
   std::filesystem::path path;
   FileSum
-      sum;  ///< of its contents, formed in the pass that reads them; or sampled_sum() of a .bin file of Megatron's
+      sum;  ///< of the contents, formed in the pass that reads them; or sampled_sum() of Megatron's .bin file
 };
 
 /// Many threads may call const members at once.
@@ -47,7 +47,7 @@ class Dataset {
   virtual Sample sample(std::int64_t i) const = 0;
   /// sample(i).content_length()
   virtual std::int64_t content_length(std::int64_t i) const { return sample(i).content_length(); }
-  /// Whether sample() takes so much work that it is worth doing ahead of time, beside other work.
+  /// Whether sample() is so slow that it is worth calling ahead of time, beside other work.
   virtual bool made_on_demand() const { return false; }
   /// The id that fills padding. Any id will do, since nothing reads padding.
   virtual std::int64_t pad_id() const { return 0; }

@@ -12,8 +12,8 @@ namespace nemocube {
 std::string describe_supervision(const Sample& sample, const Tokenizer& tokenizer);
 
 /// A row for `nemocube inspect`: id, input_ids, labels, text; text is null without a tokenizer. With
-/// `unshifted` also loss_mask: 1 where the token at a position is a target, which is what NeMo AutoModel's
-/// unshifted rows have in place of labels.
+/// `unshifted` also loss_mask: 1 where the token at a position is a target; NeMo AutoModel's unshifted rows
+/// have this in place of labels.
 Json inspect_row(const Sample& sample, const Tokenizer* tokenizer, bool unshifted = false);
 
 }  // namespace nemocube

@@ -8,7 +8,7 @@
 #include "data/tokenizer/tokenizer.h"
 
 /// HellaSwag as a fine-tuning task (Zellers et al., "HellaSwag: can a machine really finish your sentence?",
-/// 2019): the beginning of a text, of which the right one of four endings is the target.
+/// 2019): the beginning of a text, with the right one of four endings as the target.
 namespace nemocube {
 
 struct HellaSwagQuestion {
@@ -31,8 +31,8 @@ struct HellaSwagOptions {
   std::optional<std::int64_t> eos_id{}, pad_id{};  ///< as in RowOptions
 };
 
-/// The ids of the context and those of separator and ending, tokenised apart, between the special tokens that
-/// the tokenizer puts around a text.
+/// The ids of the context, then the ids of separator and ending, tokenised apart, between the special tokens
+/// that the tokenizer puts around a text.
 TokenRow hellaswag_row(const HellaSwagQuestion& question, const Tokenizer& tokenizer,
                        const HellaSwagOptions& options);
 

@@ -13,10 +13,10 @@ namespace nemocube {
 
 /// Whether every line of the file is a row: *.jsonl and *.ndjson.
 bool has_rows_by_line(const std::filesystem::path& path);
-/// A line of such a file, which is `number` from 1. Throws Error naming the file and the line when it is not
-/// JSON.
+/// Parses line `number`, counted from 1, of a file in JSON lines. Throws Error naming the file and the line
+/// when it is not JSON.
 Json parse_line(std::string_view line, const std::filesystem::path& path, std::int64_t number);
-/// What messages call this line.
+/// The name of this line in messages.
 std::string line_place(std::int64_t number);
 inline constexpr JsonLimits line_limits{};  ///< of a line
 
@@ -42,7 +42,7 @@ std::vector<DataFile> for_each_valid_row(const std::vector<std::filesystem::path
 void report_skipped(const std::vector<std::filesystem::path>& files, std::string_view what, std::int64_t rows,
                     std::int64_t skipped, std::string_view first);
 
-/// The row's `id` (a string or an integer), or `fallback` when it has none. `key`: what the id is called.
+/// The row's `id` (a string or an integer), or `fallback` when it has none. `key`: the name of the id.
 std::string row_id(const JsonView& row, const std::string& fallback, const std::string& key = "id");
 
 }  // namespace nemocube

@@ -11,8 +11,8 @@
 namespace nemocube {
 
 /// Where the lines of a file are. Blank lines, which hold white space alone, are left out; `line` below
-/// counts the others from 0. Takes 4 bytes of memory for each line, blank ones too. Many threads may call
-/// const members at once.
+/// counts all other lines from 0. The index takes 4 bytes of memory for each line, blank ones too. Many
+/// threads may call const members at once.
 class LineIndex {
  public:
   /// Reads the file once. Throws Error naming the file, and the line that has more than max_line_bytes.
@@ -22,9 +22,9 @@ class LineIndex {
   std::int64_t bytes() const { return file_.size(); }
   const FileSum& sum() const { return sum_; }  ///< of the file, as it was read
   std::int64_t size() const { return static_cast<std::int64_t>(lengths_.size()); }
-  /// Text of a line without its line feed. Throws Error naming the file when it has become shorter.
+  /// Text of a line without its line feed. Throws Error naming the file when the file has become shorter.
   std::string text(std::int64_t line) const;
-  /// Bytes of a line, with those up to the next one.
+  /// Bytes of a line, and of blank lines up to the next one.
   std::int64_t length(std::int64_t line) const { return lengths_[static_cast<std::size_t>(line)]; }
   /// The number of a line among all lines of the file, from 1.
   std::int64_t number(std::int64_t line) const;

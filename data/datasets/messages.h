@@ -10,8 +10,8 @@
 #include "data/datasets/row_source.h"
 #include "data/tokenizer/tokenizer.h"
 
-/// Conversations. With a chat template the rows are those of read_chat_row() and chat_row(). Without one they
-/// are written out as
+/// Conversations. With a chat template read_chat_row() and chat_row() make the rows. Without a template the
+/// text is
 ///
 ///     System: {content}\nUser: {content}\nAssistant: {content}{EOS}\nUser: ...
 ///
@@ -35,7 +35,7 @@ struct Conversation {
 
 /// A row has one of these lists:
 ///     messages        {role, content}; content is a string, null, or a list of text parts, joined by a space
-///     conversations   {from, value}; from is a name of speakers(), but none of those for tool calls
+///     conversations   {from, value}; from is a name of speakers(), but not one for tool calls
 /// `number` counts the rows of all files from 0. Throws Error naming file and row. Rows with tool calls are
 /// errors, because this form cannot express them. For rows of another form the message lists the accepted
 /// forms.

@@ -16,7 +16,7 @@
 namespace nemocube {
 
 enum class Padding {
-  none,        ///< rows as they are; the loader pads to the longest of a batch
+  none,        ///< no padding here; the loader pads to the longest row of a batch
   max_length,  ///< rows of seq_length positions
 };
 
@@ -33,7 +33,7 @@ struct RowOptions {
   Truncation truncation = Truncation::none;
   /// The last id stays as an input without a label, so that rows have as many positions as ids.
   bool keep_last = false;
-  bool append_eos = true;                          ///< append EOS as a target, unless it is there already
+  bool append_eos = true;                          ///< append EOS as a target, unless the row ends with it
   std::optional<std::int64_t> eos_id{}, pad_id{};  ///< of the model, for tokenizers whose files name none
 };
 /// Throws Error naming `what` when padding or truncation needs a seq_length and it is missing or below 2.
@@ -50,14 +50,14 @@ struct TokenRow {
 
   void append(std::int64_t id_, bool supervised_);
   std::int64_t size() const { return static_cast<std::int64_t>(ids.size()); }
-  /// Targets after the shift. The first id is never one, because no position predicts it.
+  /// Number of targets after the shift. The first id never counts, because no position predicts it.
   std::int64_t label_tokens() const;
 };
 
 /// Shortens the row to at most seq_length ids.
 void truncate_row(TokenRow& row, Truncation how, std::int64_t seq_length);
 
-/// Positions of a finished row of so many ids that are not padding.
+/// Positions, without padding, of a finished row of `ids` ids.
 std::int64_t content_positions(std::int64_t ids, const RowOptions& options);
 
 /// Shift and padding. Throws Error when the row does not fit into options.seq_length.
@@ -75,7 +75,7 @@ void report_dropped(std::string_view what, std::int64_t rows, std::int64_t dropp
 /// them. Throws Error naming `what` when no row is left.
 class RowDataset final : public Dataset {
  public:
-  /// `files`: those that the rows were read from.
+  /// `files`: the files of the rows.
   RowDataset(std::string_view what, std::vector<TokenRow> rows, RowOptions options, std::int64_t pad_id,
              std::vector<DataFile> files = {});
 

@@ -22,12 +22,12 @@ inline constexpr std::string_view hellaswag_form =
 ///     data.jsonl: 'line 1': want a row for data set class squad, got one with the keys "prompt",
 ///     "completion"
 ///       squad reads ...
-/// `missing`: the key that the row lacks. The message names it, unless the row is one for another class.
+/// `missing`: the key that the row lacks. The message names this key, unless the row fits another class.
 [[noreturn]] void refuse_row(const JsonView& row, std::string_view dataset_class,
                              std::string_view accepted_form, const std::string& missing = "");
 
 /// Throws the Error of refuse_row() when the row lacks one of `keys` or its value is null. The message names
-/// the first of them where the row has another one of `keys`.
+/// the first missing key where the row has another one of `keys`.
 void want_keys(const JsonView& row, const std::vector<std::string>& keys, std::string_view dataset_class,
                std::string_view accepted_form);
 

@@ -15,21 +15,21 @@ namespace nemocube {
 /// Makes the tokens of a row whose form has been checked. Throws Error where a template refuses the row.
 using RowMaker = std::function<TokenRow()>;
 
-/// The rows of files, one after another, and what a class of data sets makes of them.
+/// The rows of files, one after another, and the rules by which a class of data sets makes tokens of them.
 struct RowSource {
   std::string what;  ///< names the data set in messages
   std::vector<std::filesystem::path> files;
   std::string content = "rows";  ///< of the files, for messages
   RowSelection selection{};
-  /// Leave out lines that are not JSON and rows that `read` refuses, and of the selected rows those of which
-  /// its RowMaker throws Error.
+  /// Leave out lines that are not JSON, rows that `read` refuses, and selected rows whose RowMaker throws
+  /// Error.
   bool skip_invalid = false;
   RowOptions layout{};
   /// Above 0: rows are padded to the longest row, rounded up to a multiple of this.
   std::int64_t longest_multiple = 0;
   std::int64_t pad_id = 0;
-  /// Checks the form of a row and takes from it what its tokens need. `number` counts all rows of the files
-  /// from 0. Throws Error naming file and row. Many threads may call `read` and what it returns.
+  /// Checks the form of a row and takes out the values that its tokens need. `number` counts all rows of the
+  /// files from 0. Throws Error naming file and row. Many threads may call `read` and the returned RowMaker.
   std::function<RowMaker(const JsonView& row, std::int64_t number)> read;
 };
 

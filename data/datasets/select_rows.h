@@ -23,9 +23,9 @@ struct RowSelection {
 std::vector<std::int64_t> selected_rows(std::string_view what, const RowSelection& selection,
                                         std::int64_t rows);
 
-/// Calls fn(0) ... fn(count - 1), by several threads. Throws what `fn` throws for the lowest number.
+/// Calls fn(0) ... fn(count - 1), by several threads. Rethrows the exception of the lowest number.
 void for_rows(std::int64_t count, const std::function<void(std::int64_t)>& fn);
-/// make(0) ... make(count - 1), by several threads. Throws what `make` throws for the lowest number.
+/// make(0) ... make(count - 1), by several threads. Rethrows the exception of the lowest number.
 std::vector<TokenRow> make_rows(std::int64_t count, const std::function<TokenRow(std::int64_t)>& make);
 
 /// make(). Its Error gets the file and the place of the row (JsonView::place()) in front, "f.jsonl: 'line 3':

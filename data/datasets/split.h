@@ -14,7 +14,7 @@ struct DatasetSplit {
     std::int64_t value = 0;
     bool percent = false;
   };
-  std::string name, text;  ///< without the slice; as it is written
+  std::string name, text;  ///< `name` without the slice; `text` as written
   bool sliced = false;
   std::optional<Bound> begin, end;
 

@@ -12,8 +12,8 @@
 
 /// SQuAD as a fine-tuning task. Without a chat template a row is
 /// `Context: {context} Question: {question} Answer: {answer}` and EOS, and the answer and EOS are the
-/// targets. With one, the text up to and including "Answer: " is the user's message and the answer is the
-/// assistant's, as in NeMo AutoModel; the targets are those of chat_row().
+/// targets. With a template, the text up to and including "Answer: " is the user's message and the answer is
+/// the assistant's, as in NeMo AutoModel; chat_row() sets the targets.
 namespace nemocube {
 
 struct SquadOptions {
@@ -25,15 +25,15 @@ struct SquadOptions {
   RowOptions rows{};
 };
 
-/// The questions a recipe selects, in file order. `file`: gets the file that they are from.
+/// The questions that a recipe selects, in file order. `file`: gets the file of the questions.
 std::vector<SquadQuestion> read_squad(const SquadOptions& options, DataFile* file = nullptr);
 
 /// See completion_row() and chat_row().
 TokenRow squad_row(const SquadQuestion& question, const Tokenizer& tokenizer, const SquadOptions& options);
 
 /// The prompt for generation. Without a chat template it ends in "Answer:": the next space is part of the
-/// first token of most answers, so the model has never seen a prompt that ends in this space. With one it
-/// ends where the assistant begins its answer.
+/// first token of most answers, so the model has never seen a prompt that ends in this space. With a template
+/// the prompt ends where the assistant begins its answer.
 std::string squad_prompt(const SquadQuestion& question,
                          const std::optional<ChatTemplate>& chat_template = std::nullopt);
 

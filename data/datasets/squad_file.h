@@ -15,8 +15,8 @@ namespace nemocube {
 
 struct SquadAnswer {
   std::string text;
-  /// Byte offset in the context (the file counts code points); nothing where the context does not have the
-  /// answer there.
+  /// Byte offset in the context (the file counts code points); nothing where the
+  /// context has no such answer at the offset.
   std::optional<std::size_t> begin{};
 };
 
@@ -37,17 +37,17 @@ struct SquadQuestion {
 ///     {"text": [...], "answer_start": [...]} or a list of objects
 /// A question may have an empty list of answers. `is_impossible`, where present, must be true exactly then.
 /// `answer_start` may be absent. One warning for each file names the first answer that the context does not
-/// have at its answer_start. Throws Error naming file, question and fault. `sum`: gets that of the file.
+/// have at its answer_start. Throws Error naming file, question and fault. `sum`: gets the sum of the file.
 std::vector<SquadQuestion> read_squad(const std::filesystem::path& path, FileSum* sum = nullptr);
 
 /// The question of a flat row. Throws Error as read_squad() does, also for an article of SQuAD's nested form,
 /// which holds several.
 SquadQuestion read_squad_row(const JsonView& row);
 
-/// The file with the rows of a split. `name` is that file, or a directory with files such as train.json,
-/// train-v1.1.json, dev-v1.1.json, validation.jsonl. Throws Error when there is none; if the name looks like
-/// a name on the Hugging Face hub, the message says what to download. Messages begin with `where`, such as
-/// the key that gives the name.
+/// The file with the rows of a split. `name` is this file, or a directory with files such as train.json,
+/// train-v1.1.json, dev-v1.1.json, validation.jsonl. Throws Error without such a file; if `name` looks like a
+/// name on the Hugging Face hub, the message says what to download. Messages begin with `where`, such as the
+/// key that gives the name.
 std::filesystem::path find_squad_file(const std::string& name, std::string_view split_name,
                                       std::string_view where = "dataset_name");
 

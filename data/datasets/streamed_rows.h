@@ -13,17 +13,17 @@
 
 namespace nemocube {
 
-/// The rows that rows_in_memory() gives, of files in JSON lines that may be larger than the memory. A row is
-/// read and tokenised when it is asked for. 16 bytes of memory stay for each row: where its line is, how many
-/// tokens it has, and the CRC-32C of the line.
+/// The same rows as rows_in_memory(), for files in JSON lines that may be larger than the memory. sample()
+/// reads and tokenises a row. Each row takes 16 bytes of memory: the place of its line, its number of tokens,
+/// and the CRC-32C of the line.
 class StreamedRows final : public Dataset {
  public:
   struct Options {
-    /// Called during a pass over the rows: `done` of `total` rows of all ranks, by the progress of this one.
+    /// Called during a pass over the rows: `done` of `total` rows of all ranks, by this rank's progress.
     std::function<void(std::int64_t done, std::int64_t total)> on_rows = {};
     OnBytes on_bytes = {};  ///< while a file is searched for lines
-    /// The ranks that make the same data set together: each tokenises a part of the rows, and waits until all
-    /// have done so. Null: this rank alone.
+    /// The ranks that make the same data set together: each tokenises a part of the rows, and waits for all
+    /// others. Null: this rank alone.
     Communicator* ranks = nullptr;
   };
   /// Looks for the lines of the files, then makes each selected row once, to count its tokens and to find its
@@ -34,7 +34,7 @@ class StreamedRows final : public Dataset {
   StreamedRows(RowSource source, const Options& options);
 
   std::int64_t size() const override { return static_cast<std::int64_t>(lines_.size()); }
-  /// Throws Error naming the file and the line when the line is no longer what it was.
+  /// Throws Error naming the file and the line when the line has changed.
   Sample sample(std::int64_t i) const override;
   std::int64_t content_length(std::int64_t i) const override;
   std::int64_t pad_id() const override { return source_.pad_id; }
@@ -42,7 +42,7 @@ class StreamedRows final : public Dataset {
   std::vector<DataFile> files() const override;
 
  private:
-  /// What stays of a row.
+  /// The kept data of a row.
   struct Made {
     static constexpr std::uint32_t refused = 0xffffffff;
     std::uint32_t tokens =
@@ -56,11 +56,11 @@ class StreamedRows final : public Dataset {
     std::string place() const;  ///< for messages: "line 7"
     std::string text() const { return file->text(in_file); }
   };
-  /// The lines that are rows: all of them, or with skip_invalid those that are JSON and that the source's
-  /// `read` takes.
+  /// The lines that are rows: all lines, or with skip_invalid the lines that are
+  /// JSON and that the source's `read` accepts.
   std::vector<std::uint32_t> valid_lines(const Options& options) const;
   RowMaker read(const Line& line, const std::string& text) const;
-  /// What `read` throws, with `made` also its RowMaker; empty where the line is a row.
+  /// The message that `read` throws, or with `made` its RowMaker; empty where the line is a row.
   std::string error_of(const Line& line, bool made = false) const;
   std::optional<TokenRow> made_or_refused(
       const RowMaker& maker) const;  ///< nothing: skip_invalid, and refused

@@ -16,7 +16,7 @@
 
 namespace nemocube::testing {
 
-/// That of data/samples.
+/// The tokenizer of data/samples.
 inline const Tokenizer& sample_tokenizer() {
   static const Tokenizer tokenizer = Tokenizer::load(source_path("data/samples/tokenizer"));
   return tokenizer;
@@ -43,7 +43,7 @@ auto rows_of_file(const std::filesystem::path& path, Read read, bool skip_invali
 }
 
 /// The message of the Error with which `read` refuses a file of this text, without the name of the file;
-/// empty where it does not.
+/// empty where `read` accepts the file.
 inline std::string complaint_about(const std::string& text,
                                    const std::function<void(const std::filesystem::path&)>& read) {
   const TestDir dir;

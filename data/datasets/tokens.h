@@ -11,18 +11,18 @@ namespace nemocube {
 
 /// Rows that another program tokenised, from a safetensors file with tensors `input_ids` and `labels`, both
 /// i64 [rows, positions]; other tensors of the file are ignored. The labels are already shifted. Every
-/// position counts as content. Rows are read when they are asked for.
+/// position counts as content. sample() reads a row.
 class TokensDataset final : public Dataset {
  public:
   /// Reads the whole file once. Throws Error naming the file and the tensor for a wrong dtype or shape, a
   /// negative id, a negative label other than -100, and when all labels are -100.
   explicit TokensDataset(const std::filesystem::path& path);
   std::int64_t size() const override { return rows_; }
-  /// Throws Error naming the file when it has been cut off or changed since it was opened, so that ids no
-  /// longer lie in the range that they had.
+  /// Throws Error naming the file when the file has been cut off, or changed since it was opened so that ids
+  /// are out of their former range.
   Sample sample(std::int64_t i) const override;
   std::int64_t content_length(std::int64_t) const override { return positions_; }
-  /// The sum is that of the two tensors, one behind the other.
+  /// The sum covers the two tensors, one behind the other.
   std::vector<DataFile> files() const override { return {{file_.path(), sum_}}; }
 
  private:

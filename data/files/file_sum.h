@@ -10,11 +10,11 @@ namespace nemocube {
 class RegularFile;  // data/files/regular_file.h
 
 /// Size and CRC (crc32c()) of a file's contents, to compare a file with the bytes that were written to it, or
-/// with that of another rank.
+/// with the file of another rank.
 struct FileSum {
   std::int64_t bytes = 0;
   std::uint32_t crc32c = 0;
-  void add(std::span<const std::byte> more);  ///< behind the bytes so far
+  void add(std::span<const std::byte> more);  ///< after the bytes so far
   friend bool operator==(const FileSum&, const FileSum&) = default;
 };
 using FileSums = std::map<std::string, FileSum>;  ///< by path, relative to a directory known from the context

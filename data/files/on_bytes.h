@@ -5,8 +5,8 @@
 namespace nemocube {
 
 /// Called now and then by a function that reads or writes many bytes, one call at a time: `done` of `total`
-/// bytes. Where several ranks read or write together, both are those of all ranks, `done` by the progress of
-/// this one.
+/// bytes. Where several ranks read or write together, `total` counts the bytes of all ranks, and `done` is
+/// estimated by the progress of this rank.
 using OnBytes = std::function<void(std::int64_t done, std::int64_t total)>;
 
 }  // namespace nemocube

@@ -27,8 +27,8 @@ class RegularFile {
   /// Reads the next bytes into `to` and returns their number: fewer than `bytes` only at the end of the file.
   /// Throws Error naming the path.
   std::size_t read(char* to, std::size_t bytes);
-  /// Reads the bytes from `begin` on, wherever read() has got to. Many threads may call this at once. Throws
-  /// Error naming the path, also when the file has become shorter than it was.
+  /// Reads the bytes from `begin` on, at any state of read(). Many threads may call this at once. Throws
+  /// Error naming the path, also when the file has become shorter.
   void read_at(std::int64_t begin, std::span<std::byte> to) const;
 
  private:
@@ -41,8 +41,8 @@ class RegularFile {
 std::string read_text_file(const std::filesystem::path& path, std::int64_t max_bytes);
 
 /// Calls fn(line, number) for each line of a regular file, without its line feed; numbers begin with 1. The
-/// line lives during the call only. Returns the sum of what was read (data/files/file_sum.h). Throws Error
-/// naming file and line when a line exceeds max_line_bytes.
+/// line lives during the call only. Returns the sum of the file (data/files/file_sum.h). Throws Error naming
+/// file and line when a line exceeds max_line_bytes.
 FileSum for_each_file_line(const std::filesystem::path& path, std::int64_t max_line_bytes,
                            const std::function<void(std::string_view, std::int64_t)>& fn);
 

@@ -33,7 +33,7 @@ class ReadKeys final : public ConfigKeys {
 /// Writes the values that are visited, each under its first name.
 class WriteKeys final : public ConfigKeys {
  public:
-  /// always_limits: limits are written also where they are no clamp.
+  /// always_limits: limits are written also where they clamp nothing.
   explicit WriteKeys(Json& to, bool always_limits = false) : to_(to), always_limits_(always_limits) {}
   void key(Names names, std::int64_t& value) override;
   void key(Names names, double& value) override;
@@ -53,7 +53,7 @@ class WriteKeys final : public ConfigKeys {
 /// Whether a block may have its own value for the key of this name or alias (ModelConfig::own_configs): the
 /// sizes of the kinds of blocks.
 bool is_block_key(std::string_view name);
-/// Whether null is a value of such a key.
+/// Whether null is a value of such a block key.
 bool is_nullable_block_key(std::string_view name);
 /// The keys in which `own` differs from `common`, with the values of `own`, each under its first name.
 Json differing_block_keys(const BlockConfig& common, const BlockConfig& own);

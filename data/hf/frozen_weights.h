@@ -17,10 +17,10 @@ struct FrozenWeights {
   std::filesystem::path base;                  ///< the other directory, by its absolute path
   std::set<std::string, std::less<>> tensors;  ///< canonical names
   std::optional<ModelRecord> record =
-      {};  ///< of `base` when the file was written; nothing in files of older programs
+      {};  ///< of `base` when the file was written; absent in files of older programs
 };
 
-/// Of a directory; nothing where there is no such file. Throws Error naming the file and what in it is wrong.
+/// The file of a directory; nothing without it. Throws Error naming the file and the mistake in it.
 std::optional<FrozenWeights> read_frozen_weights(const std::filesystem::path& directory);
 std::string to_json_text(const FrozenWeights& frozen);
 

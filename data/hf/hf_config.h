@@ -6,8 +6,8 @@
 #include "data/json/json.h"
 #include "model/config.h"
 
-/// Hugging Face's config.json of a language model: what every family has. What a family has beside that
-/// stands in its folder (data/hf/families).
+/// Hugging Face's config.json of a language model: the part that every family has. The folder of a family
+/// (data/hf/families) has the rest.
 ///
 /// family      `model_type`, or without one the classes in `architectures`
 /// tokens      pad_token_id, bos_token_id, eos_token_id (an id or a list): null and -1 are no token
@@ -28,7 +28,7 @@ struct HfConfigFile {
   std::string text;
 };
 
-/// Reads `path`, or config.json in it when it is a directory. The config is valid. Throws Error naming
+/// Reads `path`, or config.json in `path` when it is a directory. The config is valid. Throws Error naming
 /// the file, the key, the accepted values and the given value.
 HfConfigFile read_hf_config_file(const std::filesystem::path& path);
 ModelConfig read_hf_config(const std::filesystem::path& path);
@@ -41,11 +41,11 @@ HfConfigFile make_hf_config(const ModelConfig& config);
 /// has none). Returns the text unchanged when it already has this dtype.
 std::string with_dtype(const std::string& text, DType dtype);
 
-/// Ids that end a generated text: those of generation_config.json in `directory` when it has any, otherwise
-/// those of the config.
+/// Ids that end a generated text: from generation_config.json in `directory` when it has any, otherwise from
+/// the config.
 std::vector<std::int64_t> end_of_text_ids(const std::filesystem::path& directory, const ModelConfig& config);
-/// The text of a generation_config.json with these ids as those that end a generated text; "" is a file that
-/// is not there yet, which gets the config's other ids, too.
+/// The text of a generation_config.json in which these ids end a generated text. `text` "" stands for a new
+/// file, which gets the config's other ids, too.
 std::string with_end_of_text_ids(const std::string& text, const ModelConfig& config,
                                  const std::vector<std::int64_t>& ids);
 

@@ -21,17 +21,17 @@
 /// "backbone." prefix, experts stacked); files may say "model." or nothing for "backbone.",
 /// "embedding.weight" for "embeddings.weight", and hold one tensor for each expert
 /// ("...mixer.experts.3.up_proj.weight") or the stack ("...mixer.experts.up_proj"). One model may mix both
-/// forms. In front there may be the prefixes of data/hf/language_part.h, of which those of wrappers are not
-/// written again. "...rotary_emb.inv_freq" of older files is not read, and not written again.
+/// forms. Names may begin with the prefixes of data/hf/language_part.h; prefixes of wrappers are not written
+/// again. "...rotary_emb.inv_freq" of older files is not read, and not written again.
 namespace nemocube {
 
 struct NamedTensor {
   std::string name;  ///< canonical
   Tensor value;      ///< a meta tensor where only other ranks have elements: neither read nor saved here
-  /// Where the elements of `value` lie in the tensor of this name; absent: `value` is all of it.
+  /// Where the elements of `value` lie in the tensor of this name; absent: `value` is the whole tensor.
   std::optional<Shard> shard = {};
   bool counts = true;  ///< false: other ranks have the same elements and save them
-  /// Elements of `value` that other ranks save, ascending; usually none.
+  /// Elements of `value` that other ranks save, ascending; usually empty.
   std::vector<Range> counted_elsewhere = {};
   bool keep_f32 = false;  ///< f32 in files of bf16 (TensorSpec::keep_f32)
   const Shape& global_shape() const { return shard ? shard->global_shape() : value.shape(); }
@@ -67,8 +67,8 @@ struct WeightFiles {
 };
 
 /// An opened model directory. Only headers are read at first; a rank that needs a slice reads little more
-/// than that slice. Weights that the directory leaves to another one (data/hf/frozen_weights.h) are those of
-/// the other.
+/// than that slice. Weights that the directory leaves to another one
+/// (data/hf/frozen_weights.h) are read there.
 class HfWeights {
  public:
   /// Throws Error when the files contradict each other or hold one tensor under two names.
@@ -78,16 +78,16 @@ class HfWeights {
   /// are), or of a wrong shape or no floating dtype: for each kind the number and the first ten. `wanted`
   /// gives the shapes and may hold meta tensors.
   void check(std::span<const NamedTensor> wanted) const;
-  /// Where the files hold a head that is not `loaded`, because the model's head is its embeddings: throws
-  /// Error unless both have the same values, which transformers would not tie either, and warns that it is
-  /// not read.
+  /// For files with a head that is not `loaded`, because the model's head is its embeddings.
+  /// Throws Error unless both have the same values, because transformers would not tie them
+  /// either, and warns that the head is not read.
   void check_tied_head(std::span<const NamedTensor> loaded) const;
   bool has(std::string_view name) const { return entries_.find(name) != entries_.end(); }
   std::int64_t bytes() const;  ///< of all tensors
-  /// The first quantized tensor, for messages: "FILE: 'NAME'"; nothing where there is none.
+  /// The first quantized tensor, for messages: "FILE: 'NAME'"; nothing without one.
   std::optional<std::string> quantized() const;
-  /// Where the tensor is stored: one place, or one for each expert, in order, when the files separate
-  /// experts.
+  /// Where the tensor is stored: one place, or, when the files separate experts, one for each expert in
+  /// order.
   std::vector<StoredIn> stored(std::string_view name) const;
   /// The same as parts of the canonical tensor, which has this shape. Error where the files hold other
   /// experts.
@@ -97,7 +97,7 @@ class HfWeights {
   /// null: one rank.
   BytesRead read(std::span<const NamedTensor> into, Communicator* node = nullptr,
                  const OnBytes& on_bytes = {}) const;
-  /// The form of the tensors named in `loaded`; other "mtp." tensors and those of other parts are carried.
+  /// The form of the tensors in `loaded`; other "mtp." tensors, and tensors of other parts, are carried.
   WeightFiles files(std::span<const NamedTensor> loaded) const;
 
  private:
@@ -113,15 +113,15 @@ class HfWeights {
   std::vector<StoredIn> other_parts_;
 };
 
-/// Checks a directory against `into`, reads every tensor of `into` that is not meta, and returns the form of
-/// the directory. Of several ranks those of one node read each byte once; all ranks of the world call
+/// Checks a directory against `into`, reads every tensor of `into` that is not meta, and returns the form
+/// of the directory. The ranks of one node together read each byte once; all ranks of the world call
 /// together.
 WeightFiles load_hf_weights(const HfWeights& weights, std::span<const NamedTensor> into,
                             World* world = nullptr, const OnBytes& on_bytes = {});
 
 /// The form for a model that did not come from files: "backbone." names, one tensor for each expert, one
-/// file, and a config.json. The dtype is that of the config (f32 when unset), and f32 for keep_f32 tensors.
-/// Tensors of multi-token prediction are included where they are trained.
+/// file, and a config.json. The dtype follows from the config (f32 when unset), and is f32 for keep_f32
+/// tensors. Tensors of multi-token prediction are included where they are trained.
 WeightFiles default_weight_files(const ModelSetup& setup);
 /// The files beside the weights that travel with a model: config.json, generation_config.json, tokenizer and
 /// chat template files (also additional_chat_templates/NAME.jinja), remote code. A link may lead to a file in
@@ -156,18 +156,18 @@ struct SaveOptions {
 /// The ranks of `group` write one directory, which all must see: all call this function with the same files,
 /// options and names, and each with the elements that it holds. The `value` of a tensor then has the elements
 /// of NamedTensor::shard, or is meta; every element counts on exactly one rank (NamedTensor::counts,
-/// counted_elsewhere). The bytes are those that one rank would write. Where one rank fails, all throw
+/// counted_elsewhere). One rank would write the same bytes. Where one rank fails, all throw
 /// (parallel/comm/together.h).
 FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
                          const WeightFiles& files, const SaveOptions& options = {},
                          Communicator* group = nullptr);
 
-/// What a copy changes.
+/// The changes that a copy makes.
 struct WeightChange {
   std::function<bool(std::string_view name)>
-      changes;  ///< whether it changes the tensor of this canonical name
-  /// Changes the tensor, or the slice of one expert (-1: all of it), in f32 (f64 for tensors stored in f64),
-  /// in place.
+      changes;  ///< whether the copy changes the tensor of this canonical name
+  /// Changes the tensor, or the slice of one expert (-1: the whole tensor), in f32
+  /// (f64 for tensors stored in f64), in place.
   std::function<void(const std::string& name, std::int64_t expert, const Tensor& values)> apply;
   /// Changes the files beside the weights (WeightFiles::other_files).
   std::function<void(std::map<std::string, std::string>& files)> companions = {};

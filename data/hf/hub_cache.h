@@ -4,7 +4,7 @@
 
 namespace nemocube {
 
-/// What a name of the Hugging Face Hub stands for.
+/// The kinds of things that names of the Hugging Face Hub stand for.
 enum class HubKind { model, dataset };
 
 /// Whether the text is a name of the Hub, "nvidia/Nemotron-H-8B", and not clearly a path: two words with one
@@ -20,8 +20,8 @@ std::filesystem::path path_or_cached(const std::filesystem::path& named, HubKind
 
 /// The cache: HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else HF_HOME/hub, else
 /// XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. In each, "~" and "~USER" in front are home
-/// directories, and $NAME and ${NAME} the values of variables that are set, as Python's os.path.expanduser
-/// and os.path.expandvars have them. Source: huggingface_hub 2.4, constants.py.
+/// directories, and $NAME and ${NAME} are values of variables that are set, as in Python's os.path.expanduser
+/// and os.path.expandvars. Source: huggingface_hub 2.4, constants.py.
 std::filesystem::path hub_cache();
 
 /// ", nor in the local cache of the Hub (FOLDER)" for a name of the Hub, where FOLDER is that in which

@@ -2,8 +2,8 @@
 #include "model/config.h"
 #include "parallel/schedule/stages.h"
 
-/// Module names as people write them in recipes: those of the model's files, and those of Hugging Face's and
-/// NeMo AutoModel's classes (NameTable::class_name).
+/// Module names as people write them in recipes: as in the model's files, or as in the classes of Hugging
+/// Face and NeMo AutoModel (NameTable::class_name).
 namespace nemocube {
 
 /// The modules that module_fqns_per_model_part can name (manual_stages()): embeddings or embed_tokens,

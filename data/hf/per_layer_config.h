@@ -7,15 +7,15 @@
 ///
 ///     "per_layer_config": {"03": {"num_experts_per_tok": 4, "moe_intermediate_size": 1280}, "07": ...}
 ///
-/// or a list with an object or null for each block, as some writers have it. A block may have any key of
+/// or a list with an object or null for each block, as some programs write. A block may have any key of
 /// is_block_key() (data/hf/config_keys.h): all sizes of its mixer. `null` is accepted in two cases: for a key
-/// that is absent or null in the whole config, which it repeats, and for moe_latent_size, where it means no
-/// latent width. Blocks of multi-token prediction have the sizes of the whole config. Source: transformers
-/// 5.23, integrations/heterogeneity, which reads and writes the object.
+/// that is absent or null in the whole config, and for moe_latent_size, where it means no latent width.
+/// Blocks of multi-token prediction have the sizes of the whole config. Source: transformers 5.23,
+/// integrations/heterogeneity, which reads and writes the object.
 namespace nemocube {
 
 /// Fills ModelConfig::own_configs. pre: the rest of `config` has been read from `object`. Throws Error naming
-/// the place, wish and value: for a difference in a block that the model does not have, for a difference
+/// place, wanted and given value: for a difference in a block that the model does not have, for a difference
 /// under a key that is no is_block_key() (hidden_size, skip), for two entries of one block that both differ,
 /// and for a difference in `mtp_per_layer_config`.
 void read_per_layer_config(ModelConfig& config, const JsonView& object);

@@ -7,15 +7,15 @@
 #include "data/json/json.h"
 #include "model/blocks/attention/rope_config.h"
 
-/// The rotary embedding in config.json, for every family that has one.
+/// The rotary embedding in config.json, for all families with one.
 namespace nemocube {
 
 /// Reads either spelling: `rope_parameters` {rope_type, rope_theta, ...} of transformers 5, or `rope_theta`
 /// with `rope_scaling` {rope_type or type, ...} of older releases. Both may be there if they mean the same.
-/// Inside the object null counts as absent. Values as transformers 5.23 takes them:
+/// Inside the object null counts as absent. Values as in transformers 5.23:
 ///   rope_theta                        of the object, else of the whole config, else `theta`
 ///   original_max_position_embeddings  of the whole config, else of the object, else `positions`
-///   factor                            wanted, but that longrope and yarn take
+///   factor                            required, except that longrope and yarn take
 ///                                     positions / original_max_position_embeddings where yarn has a null
 ///   beta_fast, beta_slow              0 is the default
 /// A value that the type does not use has no effect, and a warning says so. Throws Error naming the key for

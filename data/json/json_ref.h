@@ -9,12 +9,12 @@
 
 namespace nemocube {
 
-/// A value in a JSON file, with its place, like JsonView, but for files that say what a program shall do,
-/// such as tokenizer.json. Their readers refuse most values for other reasons than the type: a kind of
+/// A value in a JSON file, with its place, like JsonView, but for files that describe a program, such as
+/// tokenizer.json. Readers of such files refuse most values for other reasons than the type: a kind of
 /// normalizer that is not supported, a merge of unknown tokens. So a message is a sentence about the place,
-/// of which the reader gives the rest ("tokenizer.json: model.type is "WordPiece"; only BPE is supported"),
-/// where JsonView says what type it wanted. And one JsonRef is made for each of some hundred thousand merges,
-/// so JsonRef borrows the name of the file, which JsonView copies.
+/// which the reader completes ("tokenizer.json: model.type is "WordPiece"; only BPE is supported"); messages
+/// of JsonView give the wanted type. Some hundred thousand merges get a JsonRef each, so JsonRef borrows the
+/// name of the file, which JsonView copies.
 ///
 /// Does not own document and file name. All accessors throw Error when the value has another type.
 class JsonRef {

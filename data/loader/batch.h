@@ -16,8 +16,8 @@ struct Batch {
   Tensor labels;                                   ///< [rows, width] i64, already shifted, -100: no target
   std::vector<std::string> ids;                    ///< of the rows
   std::vector<std::vector<std::int64_t>> lengths;  ///< of the documents in each row, without padding
-  /// Of each row among the rows of all epochs, in the order in which they are taken; the same on any number
-  /// of ranks.
+  /// The number of each row among the rows of all epochs, in the order of training; the same on any number of
+  /// ranks.
   std::vector<std::int64_t> row_numbers;
   std::int64_t samples = 0;              ///< rows
   std::int64_t positions = 0;            ///< rows * width
@@ -35,8 +35,8 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id);
 struct TokenBatch {
   /// Counts the labels, which lie in host memory here, so that no step has to read them from a device.
   TokenBatch(Tensor ids_, Tensor labels_, Sequences sequences_);
-  /// The same batch, whose tensors have sizes that follow from the capacity alone: spare rows have id 0 and
-  /// no label, and the rest is as Sequences::with_capacity() and Labels have it. Error where the batch is
+  /// The same batch with tensors whose sizes follow from the capacity alone: spare rows have id 0 and
+  /// no label; Sequences::with_capacity() and Labels describe the rest. Error where the batch is
   /// larger.
   TokenBatch with_capacity(std::int64_t rows, std::int64_t sequences, std::int64_t labels) const;
   Tensor ids;                       ///< [tokens] i64
@@ -46,11 +46,11 @@ struct TokenBatch {
   std::int64_t label_capacity = 0;  ///< of Labels; 0: as many as there are
 };
 TokenBatch without_padding(const Batch& batch);
-/// The same for the batches of a step, with sequences that are numbered (Sequences::numbered): a row of the
-/// data has 2^32 numbers, so that dropout and noise draw for each token what they would draw on any number of
+/// without_padding() for the batches of a step, with numbered sequences (Sequences::numbered): a row of the
+/// data has 2^32 numbers, so that the draws of dropout and noise for a token do not depend on the number of
 /// ranks. Every `of_pass` consecutive batches are the rows of one forward pass that a pipeline divides: their
-/// padded length is that of the widest of them, as in NeMo AutoModel, which pads before it divides. pre:
-/// of_pass >= 1; the batches come from a Loader
+/// padded length is the widest one, as in NeMo AutoModel, which pads before it divides. pre: of_pass >= 1;
+/// the batches come from a Loader
 std::vector<TokenBatch> numbered_without_padding(std::span<const Batch> batches, std::int64_t of_pass = 1);
 
 }  // namespace nemocube

@@ -13,10 +13,10 @@
 /// Batches of a data set, epoch after epoch.
 ///
 /// All ranks use the same order of the rows: 0, 1, 2, ... or, shuffled, permutation(rows, seed + epoch). Of
-/// every dp_size * batch_size consecutive rows in this order, rank r takes those at r, r + dp_size, r + 2
+/// every dp_size * batch_size consecutive rows in this order, rank r takes rows r, r + dp_size, r + 2
 /// dp_size, ... The rows of a step therefore do not depend on dp_size as long as the global batch is the
-/// same. All ranks get as many batches in an epoch. The last one may be short, and have fewer rows, or none,
-/// on the last ranks; with drop_last it is left out.
+/// same. All ranks get equally many batches in an epoch. The last batch may be short, with fewer rows, or
+/// none, on the last ranks; with drop_last this batch is left out.
 namespace nemocube {
 
 struct LoaderOptions {
@@ -34,7 +34,7 @@ struct LoaderState {
   std::int64_t epoch = 0;
   std::int64_t next_index = 0;  ///< rows of the epoch's order that all ranks together have taken
   std::int64_t rows = 0;        ///< of the data set; restore() refuses a state with another number
-  std::int64_t seed = -1;       ///< of the shuffle; -1 when there is none
+  std::int64_t seed = -1;       ///< of the shuffle; -1 without one
 
   friend bool operator==(const LoaderState&, const LoaderState&) = default;
 };
@@ -54,8 +54,8 @@ class Loader {
   /// The next batch of this rank. pre: !epoch_done()
   Batch next();
   /// The microbatches of one step: `count` batches, fewer at the end of an epoch. Where the data set makes
-  /// its rows on demand, a thread then makes those of the next step, if that is in the same epoch, and rows
-  /// of two steps are in memory.
+  /// its rows on demand, a thread then makes the rows of the next step of the same epoch, and rows of two
+  /// steps are in memory.
   std::vector<Batch> next_group(std::int64_t count);
 
   std::int64_t epoch() const { return epoch_; }

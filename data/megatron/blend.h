@@ -10,7 +10,7 @@ namespace nemocube {
 
 struct Blend {
   std::vector<std::string> prefixes;
-  std::vector<double> weights;  ///< one for each prefix, adding up to 1; empty: none given
+  std::vector<double> weights;  ///< one for each prefix, adding up to 1; empty: not given
 };
 
 /// The parts of `train,validation,test` that a data set can be.
@@ -20,8 +20,8 @@ enum class MegatronSplit { train, validation, test };
 ///   - a list of prefixes (of .bin and .idx files), or of weights and prefixes by turns
 ///   - one text: a prefix; a pattern with *, ? or [ for files; or a JSON file with such a list
 /// A JSON file may also hold an object of such lists, {train, validation, test} (valid, val and dev are
-/// validation); `whole` is then true, because the list is that of the split alone. Throws Error naming what
-/// is wrong.
+/// validation); `whole` is then true, because the list is of one split alone. Throws Error naming the
+/// mistake.
 struct NamedBlend {
   Blend blend;
   bool whole = false;
@@ -39,9 +39,9 @@ struct BlendSample {
   std::int64_t sample = 0;  ///< of this part
 };
 
-/// For i = 0, 1, ... `size` - 1: the part whose weight * max(i, 1) is furthest above the number of samples
-/// taken from it, the first of several, and its next sample. With `limits` a part is left out once so many
-/// samples are taken.
+/// For i = 0, 1, ... `size` - 1: the part whose weight * max(i, 1) is furthest above the number
+/// of samples taken from the part, the first of several, and its next sample. With `limits` a
+/// part is left out after its limit of samples.
 std::vector<BlendSample> blend_samples(std::span<const double> weights, std::int64_t size,
                                        std::span<const std::int64_t> limits = {});
 

@@ -10,10 +10,10 @@ namespace nemocube {
 /// Where the samples of Megatron's GPTDataset lie in a file of tokens, number for number as Megatron-LM and
 /// NeMo AutoModel compute it (megatron/core/datasets/gpt_dataset.py).
 ///
-/// The sequences [first, last), E times over and shuffled, make one row of tokens, which is cut into samples
-/// of S + 1 tokens; neighbours share a token. E is the smallest number for which n samples come about. The
-/// samples are shuffled, too. Where the last time over gives less than 80 % of its samples, sequences and
-/// samples of it are shuffled apart and come last. Random numbers are those of
+/// The sequences [first, last), E times over and shuffled, make one row of tokens, which is cut into
+/// samples of S + 1 tokens; neighbours share a token. E is the smallest number that gives n samples. The
+/// samples are shuffled, too. Where less than 80 % of the samples of the last pass are needed, sequences
+/// and samples of that pass are shuffled apart and come last. Random numbers come from
 /// numpy.random.RandomState(seed).
 struct GptIndex {
   struct SampleStart {
@@ -22,13 +22,13 @@ struct GptIndex {
   };
   std::vector<std::int32_t> documents;  ///< sequences, in order
   std::vector<SampleStart> samples;   ///< where each sample begins, then where the last one ends; unshuffled
-  std::vector<std::int64_t> shuffle;  ///< sample i is the one that begins at samples[shuffle[i]]
+  std::vector<std::int64_t> shuffle;  ///< sample i begins at samples[shuffle[i]]
 };
 
 struct GptRange {
   std::int64_t first = 0, last = 0;          ///< sequences
   std::int64_t seq_length = 0;               ///< S
-  std::optional<std::int64_t> samples = {};  ///< n; nothing: those of E = 1
+  std::optional<std::int64_t> samples = {};  ///< n; absent: the samples of E = 1
   std::uint32_t seed = 1234;
 };
 

@@ -17,8 +17,8 @@ namespace nemocube {
 /// i32, 5 i64, 8 u16. Source: Megatron-LM, megatron/core/datasets/indexed_dataset.py.
 class IndexedTokens {
  public:
-  /// Reads the .idx file. Throws Error naming the file and what is wrong in it: another header, ids that are
-  /// no integers, a sequence outside of the .bin file, documents that do not ascend from 0 to N.
+  /// Reads the .idx file. Throws Error naming the file and its mistake: another header, ids that are no
+  /// integers, a sequence outside of the .bin file, documents that do not ascend from 0 to N.
   explicit IndexedTokens(const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }

@@ -10,9 +10,9 @@
 #include "data/megatron/gpt_index.h"
 
 /// Pretraining data in Megatron's files (NeMo AutoModel's MegatronPretraining, Megatron-LM's GPTDataset):
-/// samples of S positions from token files, in a random order that seed and number of samples determine. A
-/// sample runs over the ends of documents, as there. Every position has a label. Rows are read when they are
-/// asked for.
+/// samples of S positions from token files, in a random order that seed and number of samples determine.
+/// As there, a sample runs over the ends of documents. Every position has a label. sample() reads the
+/// row.
 namespace nemocube {
 
 struct MegatronOptions {
@@ -21,7 +21,7 @@ struct MegatronOptions {
   MegatronSplit split = MegatronSplit::train;
   std::string shares = "900,50,50";  ///< of the splits in the sequences of each file
   std::int64_t seq_length = 2048;
-  /// Samples in all; nothing: those of one time over the tokens. Files with weights want a number.
+  /// Samples in all; absent: the samples of one pass over the tokens. Files with weights need a number.
   std::optional<std::int64_t> samples = {};
   std::uint32_t seed = 1234;
   std::int64_t id_limit = std::numeric_limits<std::int64_t>::max();  ///< ids are below
@@ -45,7 +45,7 @@ class GptDataset final : public Dataset {
 };
 
 /// The samples of several token files. With weights w each file makes ceil(ceil(n w) * 1.005) samples, of
-/// which ceil(n w) are used; without, each makes those of one time over, and all, or the first n, are used.
+/// which ceil(n w) are used; without weights each makes one pass, and all, or the first n, are used.
 class BlendedDataset final : public Dataset {
  public:
   /// Throws Error also when a file has fewer samples than its weight asks of it.
@@ -62,7 +62,7 @@ class BlendedDataset final : public Dataset {
   std::vector<BlendSample> places_;
 };
 
-/// One of the two. Throws Error also when `samples` is not 1 to max_samples.
+/// A GptDataset or BlendedDataset. Throws Error also when `samples` is not 1 to max_samples.
 std::shared_ptr<const Dataset> make_megatron_dataset(const MegatronOptions& options);
 
 }  // namespace nemocube

@@ -10,7 +10,7 @@ namespace nemocube {
 
 enum class SquadVersion {
   v1_1,  ///< F1 is 0 whenever no word is common
-  v2_0,  ///< two answers without words match; an answer that normalises to nothing counts as no answer
+  v2_0,  ///< two answers without words match; an answer that normalises to nothing is no answer
 };
 
 /// Lower case; without ASCII punctuation; the whole words a, an and the become spaces; runs of white space
@@ -21,7 +21,7 @@ std::string normalize_answer(std::string_view text);
 struct AnswerScore {
   double em = 0, f1 = 0;  ///< in [0, 1]
 };
-/// Against one right answer.
+/// The score against one right answer.
 AnswerScore score_answer(std::string_view prediction, std::string_view answer, SquadVersion version);
 /// The best em and, separately, the best f1 over all right answers. Without right answers, v2.0 gives 1 to an
 /// empty prediction and v1.1 gives 0.

@@ -24,7 +24,7 @@ enum class StackLayout : std::uint8_t {
   each  ///< under the name of the stack itself: A [experts, r, in], B [experts, out, r]
 };
 
-/// What an adapter_config.json says, as far as it counts, and an automodel_peft_config.json beside it.
+/// The fields that matter of an adapter_config.json, and of an automodel_peft_config.json beside it.
 struct PeftConfig {
   std::int64_t rank = 8;
   double alpha = 8;
@@ -37,20 +37,20 @@ struct PeftConfig {
   bool moe_rank_scaling =
       false;  ///< AutoModel's: experts have rank / num_experts_per_tok, which `rank` does not say
   std::optional<std::string> base_model_name_or_path;
-  std::vector<std::string> target_modules;  ///< where they are a list, and nothing is excluded
+  std::vector<std::string> target_modules;  ///< where the file has a list, and nothing is excluded
   std::vector<std::string> target_parameters;
   std::vector<std::string> modules_to_save;
   std::optional<StackLayout>
-      layout;  ///< by peft_version; without one, that of AutoModel where the file is AutoModel's
+      layout;  ///< by peft_version; without one, AutoModel's where the file is AutoModel's
 
   /// `path`: of a module, as the file with the tensors spells it.
   std::int64_t rank_of(std::string_view path) const { return rank_pattern.value_of(path, rank); }
   double alpha_of(std::string_view path) const { return alpha_pattern.value_of(path, alpha); }
 };
 
-/// Reads both files of a directory. Throws Error naming file, key, wish and value where a value is of another
-/// type or out of range, and where a field asks for what LoraAdapters cannot say: docs/adapters.md has the
-/// list. A field that is not known is such a field, unless it is null, false or empty.
+/// Reads both files of a directory. Throws Error naming file, key, wanted and given value where a value is of
+/// another type or out of range, and where a field asks for a thing that LoraAdapters cannot express
+/// (docs/adapters.md has the list). An unknown field counts as such a one, unless it is null, false or empty.
 PeftConfig read_peft_config(const std::filesystem::path& directory);
 
 }  // namespace nemocube

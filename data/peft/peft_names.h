@@ -24,26 +24,26 @@ using AdaptableWeights = std::map<std::string, AdaptableWeight, std::less<>>;
 AdaptableWeights adaptable_weights(const ModelSetup& setup);
 
 /// The stacks of a module with experts, "....mixer.experts", in the order in which PEFT wraps them: where
-/// both have an adapter, that of the first is named "....mixer.experts.base_layer", that of the second
+/// both have an adapter, the first one is named "....mixer.experts.base_layer", the second one
 /// "....mixer.experts".
 constexpr std::array<std::string_view, 2> expert_stacks{"up_proj", "down_proj"};
 constexpr std::string_view wrapped_stack = ".base_layer";
 
 /// The name of a tensor with an adapter: "base_model.model.PATH.lora_A.weight", where "base_model.model." may
 /// be missing, and the name of the adapter may stand before "weight", as in PEFT's memory:
-/// "....lora_A.default.weight". What wrappers of modules add (without_wrappers()) is left out.
+/// "....lora_A.default.weight". Additions of module wrappers (without_wrappers()) are left out.
 struct PeftKey {
   std::string path;   ///< "model.layers.0.mixer.q_proj"
   char factor = 'A';  ///< or B
 };
 std::optional<PeftKey> parse_peft_key(std::string_view key);
-/// The key without "base_model.model." and what wrappers of modules add.
+/// The key without "base_model.model." and without additions of module wrappers.
 std::string without_peft_prefix(std::string_view key);
 std::string peft_key(std::string_view path, char factor);
 
 /// NameTable::canonical() of a path: "model.layers.0.mixer.q_proj", "backbone.layers.0.mixer.q_proj" and
-/// "layers.0.mixer.q_proj" -> the second of them. Before these may stand what says that they are of a
-/// language model (without_language_prefix()). The way back is NameTable::class_name().
+/// "layers.0.mixer.q_proj" -> the second of them. A prefix of language models may stand before them
+/// (without_language_prefix()). The way back is NameTable::class_name().
 std::string canonical_module(std::string_view path_in_file, const ModelNames& names);
 /// "....mixer.experts.up_proj", 3 -> "....mixer.experts.3.up_proj"
 std::string expert_path(std::string_view stack, std::string_view expert);

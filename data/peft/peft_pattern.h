@@ -19,7 +19,7 @@ class PeftPattern {
   bool matches(std::string_view path) const;
 
  private:
-  std::string plain_;                ///< a path, whose dots stand for any character; most keys are one
+  std::string plain_;                ///< a path, whose dots stand for any character; most keys are paths
   std::optional<tok::Regex> regex_;  ///< any other expression
 };
 

@@ -28,11 +28,11 @@ using StoredAdapters = std::map<std::string, StoredAdapter, std::less<>>;  ///< 
 /// Finds the adapter of every tensor. Warns of tensors of multi-token prediction that the model does not
 /// have, and of whole base weights, which PEFT adds for lm_head: they are not read. Throws Error naming the
 /// file where
-///   - a tensor is part of what LoraAdapters cannot say (DoRA, biases, adapted embeddings, trained copies of
-///     modules),
+///   - a tensor belongs to a method that LoraAdapters cannot express (DoRA, biases, adapted embeddings,
+///     trained copies of modules),
 ///   - tensors fit no module of the model, or have other shapes, ranks or dtypes than the model and the
 ///     config ask for: one Error with the number of each kind and the first ten,
-///   - it cannot be told which stack a pair of tensors adapts, or how the pair lies there.
+///   - the stack that a pair of tensors adapts, or the layout of the pair, is ambiguous.
 StoredAdapters find_adapters(const SafetensorsFile& file, const PeftConfig& peft, const ModelSetup& setup);
 
 }  // namespace nemocube

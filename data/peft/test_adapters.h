@@ -16,7 +16,7 @@
 /// Small models, adapters and files of the adapters' tests.
 namespace nemocube::testing {
 
-/// `inner`: the width of the experts; that of the hidden states is 8.
+/// `inner`: the width of the experts. The hidden states have 8 channels.
 inline ModelConfig adapter_test_config(std::int64_t inner = 6) {
   ModelConfig c = small_test_config("ME*-E");
   c.moe.intermediate_size = inner;

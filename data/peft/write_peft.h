@@ -32,15 +32,15 @@ struct PeftWriteOptions {
 /// all A and B of `adapters`, whole, in host memory, by the texts of their names, in the dtypes to be
 /// written. The same arguments give the same bytes. Returns the sum of each file, by file name.
 ///
-/// adapter_config.json is a whole LoraConfig of PEFT. `r` and `lora_alpha` are those of most modules;
+/// adapter_config.json is a whole LoraConfig of PEFT. `r` and `lora_alpha` are the values of most modules;
 /// rank_pattern and alpha_pattern name the others. lora_dropout is 0 where PEFT cannot apply the dropout:
-/// behind the branch, or with stacks.
+/// after the branch, or with stacks.
 ///
 /// Crash-safe like save_hf_weights(): the directory must be absent or empty, and appears as a whole.
 /// std::logic_error where tensors are missing, foreign or of shapes that contradict `adapters`.
 ///
-/// The ranks of `group` call together, with the same arguments; rank 0 writes its tensors, those of others
-/// may be meta tensors. All return the same sums, and where rank 0 fails, all throw.
+/// The ranks of `group` call together, with the same arguments; rank 0 writes its tensors; other ranks may
+/// pass meta tensors. All ranks return the same sums, and where rank 0 fails, all throw.
 FileSums write_peft_directory(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
                               const LoraAdapters& adapters, const PeftWriteOptions& options = {},
                               Communicator* group = nullptr);

@@ -47,7 +47,7 @@ constexpr std::int64_t safetensors_length_bytes = 8;  ///< with which a file beg
 std::int64_t safetensors_header_length(std::uint64_t first_bytes, std::int64_t file_bytes,
                                        const std::string& what);
 /// Reads and checks a header, the N bytes of JSON; afterwards every tensor lies inside the file of
-/// `file_bytes` and has the bytes that its shape asks for. Throws Error "what: ..." for a damaged file.
+/// `file_bytes` and has the bytes of its shape and dtype. Throws Error "what: ..." for a damaged file.
 SafetensorsHeader parse_safetensors_header(std::string_view header, std::int64_t file_bytes,
                                            const std::string& what);
 

@@ -19,7 +19,7 @@
 /// name.
 namespace nemocube {
 
-/// What a model's files hold beside the codes of one tensor; `file` is null for what is absent.
+/// The scales that files hold beside the codes of one tensor; `file` is null for an absent one.
 struct ScaleTensors {
   StoredIn scale;      ///< weight_scale
   StoredIn scale_inv;  ///< weight_scale_inv
@@ -35,7 +35,7 @@ class Quantized {
   const std::vector<std::int64_t>& shape() const { return shape_; }  ///< of the values
   int bits() const { return packed_ ? 4 : 8; }                       ///< of a code
   bool is_nvfp4() const { return packed_; }
-  /// What has to be read beside the codes of some elements; the second is empty without scale_2.
+  /// The bytes to read beside the codes of some elements; the second entry is empty without scale_2.
   StoredBytes scale_bytes(Range elements) const;
   StoredBytes scale_2_bytes() const;
   /// The values of `elements`, from their codes and scale_bytes() and scale_2_bytes(). Error naming file and
@@ -52,7 +52,7 @@ class Quantized {
   std::vector<std::int64_t> shape_;
   bool packed_ = false;
   StoredIn scale_, scale_2_;
-  // Of the values as a matrix, and of the part of it that one scale is for.
+  // Sizes of the values as a matrix, and of the block that one scale is for.
   std::int64_t rows_ = 1, columns_ = 1, block_rows_ = 1, block_columns_ = 1;
   std::int64_t blocks_in_row_ = 1;
 };

@@ -17,10 +17,10 @@
 
 namespace nemocube {
 
-/// A safetensors file that stays open: opening reads only the header, and values are read when they are asked
-/// for. Replacing or removing the file does not disturb its readers. When the file is cut off in place,
-/// reading throws Error (which is why the file is not mapped into memory: touching a page that is gone ends
-/// the process). Many threads may call const members at once.
+/// A safetensors file that stays open: opening reads only the header; read() reads values. Replacing or
+/// removing the file does not disturb its readers. When the file is cut off in place, reading
+/// throws Error. (A mapped file would end the process when a page that is gone is touched.)
+/// Many threads may call const members at once.
 class SafetensorsFile {
  public:
   /// Opens the file and checks its header. Throws Error naming the file.
@@ -44,10 +44,10 @@ class SafetensorsFile {
   /// Reads the elements from `first` on, in row-major order, into a contiguous tensor, converting to its
   /// dtype as Tensor::copy_from() does.
   void read(const StoredTensor& which, std::int64_t first, const Tensor& into) const;
-  /// Reads stored bytes, those of the tensor from `begin` on.
+  /// Reads stored bytes of the tensor, from byte `begin` on.
   void read_bytes(const StoredTensor& which, std::int64_t begin, std::span<std::byte> to) const;
-  /// Takes the stored bytes of some elements, as read_bytes() reads them, into a contiguous tensor of as
-  /// many, like read().
+  /// Converts the stored bytes of some elements, from read_bytes(), into a contiguous tensor of as many
+  /// elements, like read().
   void convert(const StoredTensor& which, std::span<const std::byte> bytes, const Tensor& into) const;
 
  private:
@@ -74,15 +74,15 @@ struct StoredIn {
 
   std::string file_name() const { return file->path().filename().string(); }
   const std::vector<std::int64_t>& shape() const;  ///< of the values
-  std::string value_dtype() const;  ///< as in files: "BF16" for codes, whose values are rounded to it
+  std::string value_dtype() const;  ///< as in files: "BF16" for codes, whose values are rounded to BF16
   int element_bits() const;
-  Tensor value() const;  ///< all of it, in f32 for codes
+  Tensor value() const;  ///< the whole tensor, in f32 for codes
 
-  /// What has to be read for some elements: their bytes, and those of their scales.
+  /// The bytes to read for some elements: their own, and their scales'.
   using Pieces = std::array<StoredBytes, 3>;
   Pieces pieces(Range elements) const;
-  /// Takes what pieces() names, one after the other, into a contiguous tensor of as many elements, converting
-  /// to its dtype. Codes become values in f32, which are rounded once.
+  /// Converts the bytes of pieces(), one piece after the other, into a contiguous tensor of as many elements,
+  /// in its dtype. Codes become values in f32, which are rounded once.
   void convert(Range elements, std::span<const std::byte> bytes, const Tensor& into) const;
   /// Reads the elements from `first` on into a contiguous tensor, converting like convert().
   void read(std::int64_t first, const Tensor& into) const;
@@ -97,7 +97,7 @@ constexpr const char* single_file_name = "model.safetensors";
 constexpr const char* index_file_name = "model.safetensors.index.json";
 
 /// Opens `model.safetensors`, or the files named in `model.safetensors.index.json`. Throws Error when neither
-/// or both are there, when index and files disagree about a tensor, or when two files hold the same one.
+/// or both exist, when index and files disagree about a tensor, or when two files hold the same tensor.
 SafetensorsTensors open_safetensors_model(const std::filesystem::path& directory);
 
 }  // namespace nemocube

@@ -4,8 +4,8 @@
 
 /// Shards in the headers and indices of files:
 ///     {"shape": [512, 64], "ranges": [[[0, 256]], [[0, 64]]], "flat": [0, 1000]}
-/// "shape" is that of the global tensor. "ranges" are Shard::ranges(), absent where no dimension is cut.
-/// "flat" is Shard::flat_range(), absent where there is none. A whole tensor has its shape alone.
+/// "shape" is the global tensor's. "ranges" are Shard::ranges(), absent where no dimension is cut. "flat" is
+/// Shard::flat_range(), absent without a flat range. For a whole tensor only the shape is given.
 namespace nemocube {
 
 Json to_json(const Shard& shard);

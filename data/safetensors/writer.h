@@ -19,15 +19,15 @@ namespace nemocube {
 /// Takes the bytes of a tensor, in order, in pieces of any size.
 using ByteSink = std::function<void(std::span<const std::byte>)>;
 
-/// Neighbouring elements of a tensor, in row-major order. The callback produces their bytes when they are
-/// needed, so that conversions never hold more than a part of them.
+/// Neighbouring elements of a tensor, in row-major order. The callback produces their bytes as the file is
+/// written, so that conversions never hold more than a part.
 struct TensorPiece {
   std::int64_t first = 0, count = 0;  ///< elements
   std::function<void(const ByteSink&)> write;
 };
 
 /// A tensor to be written: its header entry, and the pieces that this process writes. The pieces of all ranks
-/// together hold every element once; those of one rank ascend.
+/// together hold every element once; the pieces of one rank ascend.
 struct TensorSource {
   std::string name;
   std::string dtype;  ///< as in the file: "F32", "BF16", ...
@@ -37,8 +37,8 @@ struct TensorSource {
   std::int64_t piece_bytes() const;  ///< of the pieces
 };
 
-/// Writes `value` (any row stride) as `stored`, converting between floating dtypes part by part. Its elements
-/// are those from `first` on.
+/// Writes `value` (any row stride) as `stored`, converting between floating dtypes part by part. The piece
+/// begins at element `first`.
 TensorPiece piece_of(const Tensor& value, DType stored, std::int64_t first = 0);
 /// A tensor whose value this process holds: one piece.
 TensorSource source_of(std::string name, const Tensor& value, DType stored);

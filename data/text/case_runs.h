@@ -5,15 +5,15 @@
 
 namespace nemocube {
 
-/// A row of the tables of letter case: the code points first, first + step, ..., last change to the one
-/// `offset` further on.
+/// A row of the tables of letter case: each of the code points first, first + step, ..., last changes to the
+/// code point `offset` further on.
 struct CaseRun {
   char32_t first, last;
   std::uint32_t step;
   std::int32_t offset;
 };
 
-/// What `character` changes to; itself where no run has it. pre: `runs` ascend and do not overlap
+/// `character` in the other case; itself where no run has it. pre: `runs` ascend and do not overlap
 constexpr char32_t in_other_case(std::span<const CaseRun> runs, char32_t character) {
   const auto after = std::ranges::upper_bound(runs, character, {}, &CaseRun::first);
   if (after == runs.begin()) return character;

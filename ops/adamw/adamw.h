@@ -27,13 +27,13 @@ struct AdamWRange {
   }
 };
 
-/// What changes from step to step, [4] f64 in host memory: lr, weight_decay, 1 - beta1^t, 1 - beta2^t. A step
-/// reads it from its device, so that the same work can be queued again with other values. Error for step < 1.
+/// The numbers of one step, [4] f64 in host memory: lr, weight_decay, 1 - beta1^t, 1 - beta2^t. A step reads
+/// them on its device, so that the same work can be queued again with other values. Error for step < 1.
 Tensor adamw_schedule(const AdamWOptions& options);
 
 /// One step of all ranges in one pass over memory and by one call of a kernel, with g = grad_scale grad,
-/// unless the gate is closed. lr, weight_decay and t are those of `schedule`, lr and weight_decay times the
-/// factors of the range; the other numbers are those of `options`:
+/// unless the gate is closed. `schedule` has lr, weight_decay and t, of which the range's factors multiply
+/// the first two; `options` has the other numbers:
 ///
 ///   decoupled   w <- w (1 - lr weight_decay)          otherwise   g <- g + weight_decay w
 ///   m <- beta1 m + (1 - beta1) g

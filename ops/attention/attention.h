@@ -22,8 +22,8 @@ struct AttentionOptions {
 /// Sequence n of q attends to sequence n of k and v. With d = kv length - q length, query i stands at key
 /// i + d: where there are more keys than queries, the queries are the last rows (decoding with a cache of
 /// keys and values). With `causal` it sees key j when j <= i + d, with a `window` W besides when
-/// j > i + d - W. A query that sees no key gives 0. Keys outside of the windows are not read, but for those
-/// that share a tile with keys inside.
+/// j > i + d - W. A query that sees no key gives 0. Keys outside of the windows are read only where they
+/// share a tile with keys inside.
 ///
 /// The other options change the scores of query head h in this order:
 ///     S_ij = scale s_i q_i . k_j                            s: query_scale

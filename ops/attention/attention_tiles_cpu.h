@@ -107,8 +107,8 @@ inline std::int64_t tile_end(std::int64_t k, std::int64_t key_end) {
   return std::min((k / key_tile + 1) * key_tile, key_end);
 }
 
-/// Puts `instead` into the columns of `block` that do not see local key `j`: queries before the key, which
-/// are the first columns, and those beyond its window, which are the last ones.
+/// Puts `instead` into the columns of `block` that do not see local key `j`: queries before the key (the
+/// first columns), and queries beyond the key's window (the last columns).
 template <class A>
 void hide(A* columns, const Geometry& g, const Span& span, const Block& block, std::int64_t j, A instead) {
   if (!span.causal) return;
@@ -121,7 +121,7 @@ void hide(A* columns, const Geometry& g, const Span& span, const Block& block, s
     std::fill(columns + column_of(first_query + span.window), columns + block.columns, instead);
 }
 
-/// What softcap and slopes make of scores. Rows of q are multiplied by factor() and their query_scale before
+/// Applies softcap and slopes to scores. Rows of q are multiplied by factor() and their query_scale before
 /// the products with keys.
 template <class A>
 class ScoreChanges {

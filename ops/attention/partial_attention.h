@@ -6,14 +6,14 @@
 #include "core/shard.h"
 #include "ops/attention/attention.h"
 
-/// Attention piece by piece and without a tape: what `attention` consists of, and what several devices need
-/// to compute attention together.
+/// Attention piece by piece and without a tape. `attention` consists of these functions, and several devices
+/// use them to compute attention together.
 namespace nemocube {
 
 /// Rows of q, and the rows of k and v that they attend to: consecutive rows of one sequence. `distance` is
-/// the position of the first query in the sequence minus that of the first key, any number; unless given, the
-/// queries stand at the last of the keys. With d = distance, query i of the pair sees key j of the pair with
-/// `causal` when j <= i + d, and with a window W when j > i + d - W; slopes count i + d - j.
+/// the position of the first query in the sequence minus the position of the first key, any number; unless
+/// given, the queries stand at the last of the keys. With d = distance, query i of the pair sees key j of the
+/// pair with `causal` when j <= i + d, and with a window W when j > i + d - W; slopes count i + d - j.
 struct AttentionPair {
   Range queries, keys;
   std::int64_t distance = keys.size() - queries.size();
@@ -29,7 +29,7 @@ class AttentionPairs {
   /// [pairs, 5] i64: begin and end of the queries, begin and end of the keys, distance; undefined without
   /// pairs.
   const Tensor& table() const { return table_; }
-  /// The pairs as the table has them, for kernels of the CPU.
+  /// The pairs of the table, for kernels of the CPU.
   std::span<const AttentionPair> in_table() const;
   /// Whether the queries of all pairs stand at the last of their keys.
   bool at_last_keys() const { return at_last_keys_; }
@@ -76,12 +76,12 @@ AttentionInputs attention_inputs(const Context& ctx, const Tensor& q, const Tens
                                  const AttentionOptions& options);
 
 /// o and lse of the rows of q in `pairs`, whose ranges of queries are disjoint; other rows stay as they are.
-/// With Into::add, o and lse hold the attention of the same queries to other keys, and become that to both:
+/// With Into::add, o and lse hold the attention of the same queries to other keys, and get both combined:
 ///     lse = log(e^lse1 + e^lse2),     o = o1 e^(lse1 - lse) + o2 e^(lse2 - lse)
 /// Rows of several calls keep all digits when o has the accumulation dtype.
 void partial_attention(const AttentionResult& out, const AttentionInputs& in, Into how);
 
-/// The part that the pairs have in the gradients, by the formulas of `attention`. `whole` are o and lse over
+/// The contribution of the pairs to the gradients, by the formulas of `attention`. `whole` are o and lse over
 /// all keys of a query, o in the dtype of q. Ranges of queries are disjoint, and so are ranges of keys. Sets
 /// or adds to the rows in `pairs`; other rows stay as they are.
 void partial_attention_backward(const AttentionGrads& out, const Tensor& d_o, const AttentionResult& whole,

@@ -10,14 +10,14 @@
 /// count of the whole batch over all devices, which is known before the step.
 ///
 /// labels     Labels on the device of the logits, one for each row; -100 or in [0, V), where V counts the
-///            tokens of the whole vocabulary. Whoever brings labels checks that; here the logit of a token
-///            that is none counts as 0
+///            tokens of the whole vocabulary. The caller checks labels; here the logit of a token outside of
+///            the vocabulary counts as 0
 /// devices    CPU, CUDA (without f64)
 /// result     shape [], f32 (f64 for f64); 0 when no row is labelled
 /// arithmetic exponentials and sums over the vocabulary in f32 (f64 for f64); row losses are added in f64 in
 ///            row order, on CUDA in another fixed order
 ///
-/// Of z' (LogitOptions) the same, and with the gradients of that:
+/// With LogitOptions the loss is of z' in place of z, and the gradients are
 ///     dz = dz' (1 - (z'/c)^2)        db = sum of dz over the rows
 /// z' is formed as z is read, in the dtype of the arithmetic, and is not stored.
 ///
@@ -27,7 +27,7 @@
 ///     loss = m - y + log S                   dz[v] = grad_scale dloss (e^(z[v] - m) / S - [v = label])
 /// messages   for each block of rows a maximum [rows] of m and a sum [rows, 2] of S and y, in the dtype of
 ///            the arithmetic; none when there are no rows, and none in backward
-/// loss       that of the whole vocabulary, with the same bits on every rank
+/// loss       of the whole vocabulary, with the same bits on every rank
 /// gradients  of the rank's own logits
 /// source     vocab-parallel cross-entropy of NVIDIA/Megatron-LM, with the two sums in one message
 namespace nemocube {

@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-/// A factor of gradients: a number, or one that kernels read from their device, so that the same work can be
-/// queued again with another.
+/// A factor of gradients: a number of the host, or one that kernels read on their device, so that the same
+/// work can be queued again with another factor.
 struct GradScale {
   GradScale(double value) : number(value) {}  // NOLINT(google-explicit-constructor): a number is a factor
   /// [1] f64, on the device of the gradients.

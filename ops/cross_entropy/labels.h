@@ -7,9 +7,9 @@ namespace nemocube {
 
 constexpr std::int64_t ignored_label = -100;
 
-/// The targets of token rows, already shifted, and the list of the rows that have one. The list is made on
-/// the host, once, where the labels come from, so that no operation has to look for the rows that count. With
-/// a capacity it has the same size for batches with different numbers of targets.
+/// The targets of token rows, already shifted, and the list of labelled rows. The list is made on the host,
+/// once, where the labels come from, so that no operation has to search for labelled rows. With a capacity it
+/// has the same size for batches with different numbers of targets.
 struct Labels {
   Labels() = default;
   /// From labels in host memory, i64, contiguous, one for each row: a token, or ignored_label. The caller has

@@ -3,11 +3,11 @@
 
 namespace nemocube {
 
-/// What a head makes of its products z before their softmax. Without options nothing is computed.
+/// Changes of a head's products z before the softmax. By default there is none, and z stays as it is.
 ///     z' = c tanh((z + b) / c)        b: bias, c: soft_cap
 struct LogitOptions {
-  /// [V], or the rank's tokens where the vocabulary is cut; dtype of z, f32 for z of f32 that comes of bf16
-  /// operands; undefined: none.
+  /// [V], or the rank's tokens where the vocabulary is cut. The dtype is that of z: f32 where z is f32 from
+  /// bf16 operands. Undefined: none.
   Var bias;
   double soft_cap = 0;  ///< 0: none
 };

@@ -13,7 +13,7 @@ struct ColumnRange {
   std::size_t matrix = 0;
   Range columns;
 };
-/// The columns of each rank, as many for every rank. A column may be dealt to several ranks or to none.
+/// The columns of each rank, equally many for every rank. A column may be dealt to several ranks or to none.
 using ColumnDeal = std::vector<std::vector<ColumnRange>>;
 
 /// Row r T + t of y holds the columns of rank r in row t, one range after another.

@@ -4,7 +4,7 @@
 
 namespace nemocube {
 
-/// What is drawn for the output of an embedding: uniform noise of a magnitude.
+/// Uniform noise of a given magnitude for the output of an embedding.
 ///
 /// The draw of an element depends on the stream and on the numbers of its row and column alone, not on the
 /// layout, the device or the number of threads.

@@ -22,11 +22,11 @@ enum class GateActivation : std::uint8_t {
 /// gradient   dup = dy phi(gate),   dgate = dy up phi'(gate)
 ///                silu        phi' = s (1 + g (1 - s))
 ///                gelu_tanh   phi' = (1 + t)/2 + g/2 (1 - t^2) c (1 + 3 * 0.044715 g^2),   t the tanh
-///            Keeps gate and up. y is computed again for who needs y in backward (GradNode::again), which
-///            costs another forward pass and saves a third of the memory. dgate overwrites gate, and dup up,
-///            when no other tensor shares the storage as the closure runs; where one is shared, dy gives its
-///            place under the same condition. The form above allocates nothing in backward
-/// accuracy   In f32 the error of phi is below 4e-7 |g|, that of phi' below 6e-6. For g far from 0 phi is 0
+///            Keeps gate and up. An operation that needs y in backward computes y again (GradNode::again):
+///            another forward pass, for a third less memory. dgate overwrites gate, and dup up, when no other
+///            tensor shares the storage as the closure runs; where one is shared, dy gives its place under
+///            the same condition. The form above allocates nothing in backward
+/// accuracy   In f32 the error of phi is below 4e-7 |g|, of phi' below 6e-6. For g far from 0 phi is 0
 ///            or g, and phi' 0 or 1, also where g is infinite. NaN in gate gives NaN in y, dgate and dup, NaN
 ///            in up in y and dgate
 /// errors     Error when gate or up is undefined, gate is not of a floating dtype, or dtypes or shapes differ

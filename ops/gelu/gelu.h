@@ -12,8 +12,8 @@ namespace nemocube {
 /// devices    CPU, CUDA
 /// memory     y overwrites x when nothing is recorded and no other tensor shares the storage
 /// gradient   dx = dy ((1 + t)/2 + x/2 (1 - t^2) c (1 + 3 * 0.044715 x^2)),   t the tanh
-///            Keeps x. y is computed again for who needs y in backward (GradNode::again), which costs another
-///            forward pass and saves half of the memory. dx overwrites x when no other tensor shares the
+///            Keeps x. An operation that needs y in backward computes y again (GradNode::again), which costs
+///            a forward pass and saves half of the memory. dx overwrites x when no other tensor shares the
 ///            storage as the closure runs, else dy under the same condition
 /// accuracy   In f32 the error of y is below 4e-7 |x|, that of the derivative below 6e-6. For x far from 0 y
 ///            is 0 or x, and the derivative 0 or 1, also where x is infinite. NaN in x gives NaN in y and dx

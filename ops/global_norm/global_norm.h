@@ -3,7 +3,7 @@
 
 #include "core/tensor.h"
 
-/// The norm of a gradient and what follows from it. All results stay on the device of the operands.
+/// The norm of a gradient, and the decision to clip and to step. Results stay on the operands' device.
 namespace nemocube {
 
 /// The sum of the squares of all elements of all tensors, as a square sum [3] f64 on `device`:
@@ -21,17 +21,17 @@ namespace nemocube {
 /// repeat     segments of fixed length, added in a fixed order: same bits for any number of threads
 Tensor sum_of_squares(std::span<const Tensor> tensors, Device device);
 
-/// The square sum of all parts, as those of several devices: square sums [n, 3] f64, added in order. Error
-/// for another shape or dtype.
+/// The square sum of several parts, such as devices: their square sums [n, 3] f64, added in order. Error for
+/// another shape or dtype.
 Tensor add_square_sums(const Tensor& parts);
 
-/// What a step does with its gradient, [3] f64: {norm, clip coefficient, go}.
+/// The decision of a step about its gradient, [3] f64: {norm, clip coefficient, go}.
 ///
 ///   norm = sqrt(sum) 2^exponent    clip = max_norm / (norm + 1e-6) when that is below 1, else 1
 ///   go   = 1 when the square sum and loss_sum are finite, else 0
 ///
 /// An infinite norm gives the coefficient 0, a NaN gives 1. square_sum [3] f64, loss_sum [1] f64; Error for
-/// others, and unless max_norm > 0.
+/// other shapes and dtypes, and unless max_norm > 0.
 Tensor clip_decision(const Tensor& square_sum, const Tensor& loss_sum, double max_norm);
 
 }  // namespace nemocube

@@ -17,7 +17,7 @@ struct LoraRows {
 
   /// Throws Error, which begins with `op`, for an adapter or dropout that does not fit x [..., in].
   LoraRows(const char* op, const Tensor& rows, const LoraBranch& branch);
-  /// The branch on some of the rows; u is none.
+  /// The branch on some of the rows, without u.
   LoraRows of_rows(std::int64_t first, std::int64_t count) const;
 
   void add_to(const Tensor& y);  ///< y [T, out] in the dtype of x or its accumulation type

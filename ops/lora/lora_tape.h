@@ -1,7 +1,7 @@
 #pragma once
 #include "ops/contribute.h"
 
-/// What add_lora() and add_grouped_lora() have in common. Internal to this folder.
+/// The common part of add_lora() and add_grouped_lora(). Internal to this folder.
 namespace nemocube {
 
 /// Error unless `t` has `ndim` dimensions, `cols` columns, lies on the device of x, and has the dtype of x or
@@ -20,11 +20,11 @@ template <class Branch>
 Var record_lora(Context& ctx, const char* name, const Var& y, const Var& x, const Var& a, const Var& b,
                 Branch branch) {
   if (!ctx.records({&x, &a, &b})) return y;
-  // The gradient of the product and of the branch is one tensor. This closure runs before that of the
-  // product, which takes it.
+  // The gradient of the product and of the branch is one tensor. This closure runs before the product's
+  // closure, which takes the tensor.
   const bool of_product = y.needs_grad();
   const Var result = of_product ? y : make_result(y.value(), true);
-  // Of rows that can be computed again, none are kept.
+  // Rows that can be computed again are not kept.
   const bool again = a.needs_grad() && x.needs_grad() && x.node()->again;
   const Kept kept_x = again ? Kept(x) : Kept();
   if (!a.needs_grad() || again) branch.x = {};

@@ -12,9 +12,9 @@ namespace nemocube {
 /// layout     last dimension contiguous, row stride free
 /// dtypes     a, b alike: f32, f64 or bf16; c the same, or f32 for bf16 operands
 /// arithmetic f32 sums for f32 and bf16 (oneDNN; on CUDA cuBLAS, see allow_tf32), f64 sums in the order of k
-/// for f64;
-///            c is rounded once, the old value of c included; on CUDA cuBLAS may round the product to bf16
-///            first, and the sum with the old value again. Without bf16 instructions the operands are
+///            for f64; c is rounded once, the old value of c included. On CUDA cuBLAS may round the product
+///            to bf16 first, and the sum with the old value again.
+///            Without bf16 instructions the operands are
 ///            converted to f32.
 /// aliasing   c may not overlap a or b
 /// errors     Error for shapes or dtypes that do not fit
@@ -28,8 +28,8 @@ namespace cuda {
 /// and use tensor cores. Off until the first call; for all products queued after the call.
 inline const Function<void(bool allowed)> allow_tf32("matmul/allow_tf32");
 
-/// The most memory that cuBLAS gets to work with, for a product on a CUDA device, and the most that one
-/// product has had so far, in bytes. The memory is the product's alone and goes back to the pool after it.
+/// The most workspace, in bytes, that cuBLAS gets for a product on a CUDA device, and the most that one
+/// product has had so far. Each product has its own workspace, which then goes back to the pool.
 constexpr std::int64_t most_product_workspace = std::int64_t{32} << 20;
 inline const Function<std::int64_t()> largest_product_workspace("matmul/largest_product_workspace");
 }  // namespace cuda

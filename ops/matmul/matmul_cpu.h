@@ -44,9 +44,9 @@ bool sliced_product(const Output& c, const Operand& a, const Operand& b, const S
 bool onednn_has_avx512();
 
 /// Whether the product should run as crowded_product. A tensor is crowded when its rows are a multiple of 1
-/// KiB apart: rows then share few cache sets and drive each other out of the cache. oneDNN avoids that by
-/// copying operands, but without AVX-512 it does not copy for small f32 products. Those run at half speed or
-/// less when B or a transposed A is crowded (oneDNN 2.6, Zen 3, 100 to 2048 rows of C).
+/// KiB apart: rows then share few cache sets and drive each other out of the cache. oneDNN avoids this by
+/// copying operands, but without AVX-512 it does not copy for small f32 products. Such products run at half
+/// speed or less when B or a transposed A is crowded (oneDNN 2.6, Zen 3, 100 to 2048 rows of C).
 bool is_crowded(const Operand& a, const Operand& b, const Sizes& sizes);
 /// An f32 product in which crowded operands are replaced by copies that are not crowded.
 void crowded_product(const Output& c, const Operand& a, const Operand& b, const Sizes& sizes);
@@ -65,10 +65,10 @@ void converted_product(const Output& c, const Operand& a, const Operand& b, cons
 /// The number of products that oneDNN has prepared and that are kept for reuse.
 std::int64_t onednn_plans();
 constexpr std::int64_t most_onednn_plans = 1024;
-/// Bytes of one of them: the code that oneDNN has generated, and what it knows of the product. `reserved`:
-/// address space instead, because oneDNN reserves more room for code than it writes. Without AVX-512,
-/// products of all shapes share their code. With AMX a bf16 product has code for tiles besides. Measured with
-/// oneDNN 2.6 and 3.7, AMX with 2.6 only; later releases are taken for 3.7.
+/// Bytes of one prepared product: the code that oneDNN has generated, and its data about the product.
+/// `reserved`: address space instead, because oneDNN reserves more room for code than it writes. Without
+/// AVX-512, products of all shapes share their code. With AMX a bf16 product has code for tiles besides.
+/// Measured with oneDNN 2.6 and 3.7, AMX with 2.6 only; later releases are taken for 3.7.
 std::int64_t onednn_plan_bytes(DType operands, bool reserved);
 
 }  // namespace nemocube::cpu

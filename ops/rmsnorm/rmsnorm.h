@@ -12,22 +12,22 @@ namespace nemocube {
 /// dtypes     x, w, y alike: f32, f64 (CPU) or bf16. bf16: everything in f32 and y rounded once, as in
 ///            Hugging Face 5.23 and in fused training kernels (older Hugging Face releases round n before the
 ///            weight). offset + w is rounded to f32 (f64), never to bf16; an offset of 0 is not added
-/// offset     0: the weight is the scale. 1: the weight is what the scale has beyond 1 (Gemma 3, Qwen 3.5)
+/// offset     0: the weight is the scale. 1: the scale is 1 + the weight (Gemma 3, Qwen 3.5)
 /// gradient   with u = (offset + w) dy:  dx = inv_rms (u - n mean_c(u n)),  dw = sum over rows of dy n (f32,
 ///                                                                          in the
-///            fixed segments of ops/reduce.h). Keeps x, w and inv_rms; y is computed again for who needs y in
-///            backward (GradNode::again)
+///            fixed segments of ops/reduce.h). Keeps x, w and inv_rms; an operation that needs y in backward
+///            computes y again (GradNode::again)
 /// errors     shape of w, dtype of w, no columns, eps < 0, an offset that is not finite
 /// source     "Root Mean Square Layer Normalization" (Zhang and Sennrich, 2019)
 Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps, double offset = 0);
 
 /// sum = x + residual (rounded to the dtype of x), normed = rmsnorm(sum, weight, eps, offset).
 ///
-/// The step between two blocks, in one pass over memory. x and residual have the same shape and dtype; both
-/// results are contiguous. Gradient of x and of residual alike: d_sum (the gradient of
-/// `sum`, if there is one) + the norm's backward of d_normed, rounded once. Keeps sum, w and inv_rms; normed
-/// is computed again. Variants of "rmsnorm": "fused"; "separate" composes add and rmsnorm, rounding the
-/// gradient twice.
+/// This is the step between two blocks, in one pass over memory. x and residual have the same
+/// shape and dtype; both results are contiguous. Gradient of x and of residual alike: d_sum (the
+/// gradient of `sum`, if there is one) + the norm's backward of d_normed, rounded once. Keeps sum,
+/// w and inv_rms; normed is computed again. Variants of "rmsnorm": "fused"; "separate" composes
+/// add and rmsnorm, rounding the gradient twice.
 ResidualNorm residual_rmsnorm(Context& ctx, const Var& x, const Var& residual, const Var& weight, double eps,
                               double offset = 0);
 

@@ -22,7 +22,7 @@ struct RotatedHeads {
 /// first n = 2 |f| channels are two halves [a | b], so that channel i turns with channel n / 2 + i:
 ///     C_i = A cos(p f_i),  Z_i = A sin(p f_i)
 ///     a'_i = a_i C_i - b_i Z_i,   b'_i = b_i C_i + a_i Z_i
-/// Channels from n on pass. This is the layout of Hugging Face's rotate_half; the paper pairs neighbours.
+/// Channels from n on are kept. This is the layout of Hugging Face's rotate_half; the paper pairs neighbours.
 ///
 /// shapes     q, q' [T, heads * head_dim]; k, k' [T, kv_heads * head_dim]; n <= head_dim
 /// positions  Sequences::positions(), of each row in its sequence: packed sequences, a rank's rows of longer
@@ -37,7 +37,7 @@ struct RotatedHeads {
 /// memory     q' overwrites q when no other tensor shares the storage of q; likewise k' and k. C and Z are a
 ///            table [T, n], which `sequences` keeps for all layers that have the same frequencies;
 ///            Sequences::become() fills it again
-/// gradient   of dq' and of dk', the rotation with -Z instead of Z, in place where nobody else holds them.
+/// gradient   of dq' and of dk', the rotation with -Z instead of Z, in place where the storage is not shared.
 ///            Keeps the table
 /// repeat     a sequence gives the same bits alone and packed with others, on any number of threads
 /// errors     q or k not of two dimensions, of no floating dtype, of different dtypes or rows, of a width

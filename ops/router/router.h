@@ -46,17 +46,17 @@ inline bool has_losses(const RouterOptions& o) {
   return std::ranges::any_of(router_losses, [&](const RouterLoss& loss) { return o.*loss.coef != 0; });
 }
 
-/// The sums that global_aux_loss takes over the microbatches so far; a new object starts from zero.
+/// Sums over the microbatches so far, for global_aux_loss; a new object starts from zero.
 struct RouterTotals {
   Tensor
       sums;  ///< [E + 1] i64 on the device of x: of the c below, and of T; undefined before the first microbatch
-  /// Sums [E + 1] i64 on the device of x, the c and T of the rows of a call, in place over the devices that
-  /// hold tokens of the same step, those that share a microbatch included; absent: this device alone. Called
-  /// also where there are no rows.
+  /// Sums a tensor [E + 1] i64 on the device of x, the c and T of the rows of a call, in place over all
+  /// devices that hold tokens of the same step, also devices that share a microbatch. Absent: this device
+  /// alone. Called also where there are no rows.
   std::function<void(const Tensor&)> sum_over_devices = {};
 };
 
-/// What a replay of route() takes from the first pass, on the device of x.
+/// The results of the first pass that a replay of route() reuses, on the device of x.
 struct RouterChoice {
   Tensor experts;  ///< [T, k] i32, ascending within a token
   /// [sequences but the one of spare rows, E] f32 (f64): d(auxiliary losses but z_loss) /
@@ -66,9 +66,9 @@ struct RouterChoice {
   Tensor tokens{};  ///< [1] i64: T of the microbatch, for z-loss; undefined without losses
 };
 
-/// What route() adds up over the tokens of a microbatch, on the device of x. Several layers have one more
-/// dimension in front: one launch then makes the zeros of all layers, and one launch for each tensor adds
-/// them to the sums of a step.
+/// Sums that route() forms over the tokens of a microbatch, on the device of x. Several layers have one more
+/// dimension in front: one launch then makes the zeros of all layers, and one launch for each tensor adds all
+/// layers to the sums of a step.
 struct RouterSums {
   Tensor counts;  ///< [E] i64
   Tensor losses;  ///< [4] f64
@@ -86,8 +86,8 @@ struct Routing {
   RouterChoice choice;
   Tensor counts;  ///< [E] i64: tokens that chose each expert; undefined in a replay
   /// The auxiliary losses times their coefficients [4] f64, in the order of router_losses; a loss whose
-  /// coefficient is 0 is 0. Where ranks share a microbatch, its losses are the sums over these ranks.
-  /// Undefined in a replay.
+  /// coefficient is 0 is 0. Where ranks share a microbatch, the microbatch's losses are the sums over these
+  /// ranks. Undefined in a replay.
   Tensor losses;
 };
 
@@ -96,10 +96,10 @@ struct Routing {
 ///   l = gate x        s = sigmoid(l)        t = s + correction_bias       (t serves selection only)
 ///   groups:  group g holds experts [g E / G, (g + 1) E / G); its score is the sum of its two largest t (of
 ///            its one t where it has one expert); the top_groups best groups stay, others count as -inf
-///   experts: the top_k largest t that stay; ties, there and among groups, go to the lowest index
+///   experts: the top_k largest t in these groups; ties, among experts and groups, go to the lowest index
 ///   weights: w_j = s_j scaling, with normalise w_j = s_j / (sum over the chosen s + 1e-20) scaling
-/// With `balanced` the experts of a token come from its place alone, and nothing else changes.
-/// Spare rows of the sequences get experts as with `balanced`; counts, totals and losses leave them out.
+/// With `balanced` the experts of a token follow from its position alone, and nothing else changes. Spare
+/// rows of the sequences get experts as with `balanced`; counts, totals and losses leave them out.
 ///
 /// shapes     x [T, h], gate [E, h], correction_bias [E] or undefined (none); T, h >= 0
 /// layout     row strides free
@@ -127,21 +127,21 @@ struct Routing {
 /// forward is the replay.
 ///
 /// The tokens of a microbatch may be divided over ranks (`sum_over_peers`). Each rank then routes its own
-/// rows, and `sequences` has all sequences of the microbatch, in each the rows of this rank, perhaps none. c
-/// and T, and which sequences count as empty, are those of the whole microbatch. Sums over t run over the
-/// rank's rows: the returned losses are its share of the microbatch's losses, the gradients those of the
-/// microbatch's losses by its rows. All ranks make the same calls, also those without rows.
+/// rows, and `sequences` has all sequences of the microbatch, in each the rows of this rank, perhaps none. c,
+/// T and the count of empty sequences are of the whole microbatch. Sums over t run over the rank's rows: the
+/// returned losses are its share of the microbatch's losses, and its gradients are derivatives of the
+/// microbatch's losses by its rows. All ranks make the same calls, also ranks without rows.
 /// messages   for a microbatch one sum i64 over the ranks that share it, none where all coefficients are 0
-///            (that of global_aux_loss counts as 0 without `totals`):
+///            (the coefficient of global_aux_loss counts as 0 without `totals`):
 ///              [sequences, E + 1]  with seq_aux_loss: c and T of each sequence
 ///              [1, E + 1]          with aux_loss and without seq_aux_loss
 ///              [1, 1]              otherwise: T
-///            then that of `totals` for global_aux_loss; none in a replay or in backward
+///            then the sum of `totals` for global_aux_loss; none in a replay or in backward
 ///
 /// Counts and losses are added to `sums`, zeros of one layer on the device of x, where given.
 ///
 /// With `replay`, the choice of an earlier call with the same operands, nothing is selected or counted again:
-/// the result has the same bits of weights and gradients, whatever `totals` have become since.
+/// weights and gradients have the same bits, whatever has been added to `totals` since.
 Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correction_bias,
               const RouterOptions& options, const Sequences& sequences, RouterTotals* totals = nullptr,
               const RouterChoice* replay = nullptr, const RouterSums& sums = {});

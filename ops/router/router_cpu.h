@@ -6,7 +6,7 @@
 #include "core/tensor.h"
 #include "ops/math.h"
 
-/// What the kernels of the router on the CPU share.
+/// The common part of the router's kernels on the CPU.
 namespace nemocube::cpu {
 
 /// Keeps a sum of scores above 0.

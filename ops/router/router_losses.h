@@ -4,9 +4,9 @@
 /// The auxiliary losses of route(). Nothing here reads a tensor on the host.
 namespace nemocube {
 
-/// Sets the losses of `routing`, whose experts are chosen and whose losses are 0, and what a replay needs, as
-/// route() defines them;
-/// returns what the backward pass adds for them. logits and scores [T, E].
+/// Sets the losses of `routing`, whose experts are chosen and whose losses are 0, and the
+/// members that a replay reads, as route() defines them. Returns the gradient that backward adds
+/// for the losses. logits and scores [T, E].
 AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tensor& scores, const Tensor& bias,
                              const RouterOptions& options, const Sequences& sequences, RouterTotals* totals);
 /// The same gradient in a replay, from the factors of the first pass.

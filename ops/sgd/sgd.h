@@ -25,13 +25,13 @@ struct SgdRange {
   }
 };
 
-/// What changes from step to step, [3] f64 in host memory: lr, weight_decay, first (0 or 1). A step reads it
-/// from its device, so that the same work can be queued again with other values.
+/// The numbers that change from step to step, [3] f64 in host memory: lr, weight_decay, first (0 or 1). A
+/// step reads them on its device, so that the same work can be queued again with other values.
 Tensor sgd_schedule(const SgdOptions& options);
 
 /// One step of gradient descent with momentum, without dampening, of all ranges by one call of a kernel,
-/// unless the gate is closed. lr, weight_decay and first are those of `schedule`, lr and weight_decay times
-/// the factors of the range; the other numbers are those of `options`:
+/// unless the gate is closed. `schedule` has lr, weight_decay and first, of which the range's factors
+/// multiply lr and weight_decay; `options` has the other numbers:
 ///
 ///   g <- grad_scale grad + weight_decay w
 ///   buffer <- g when first, else momentum buffer + g

@@ -8,12 +8,12 @@
 
 namespace nemocube::jinja {
 
-/// What a template may spend while it is rendered. Templates come from strangers, so each of these is finite.
+/// The limits of a template's rendering. Templates come from strangers, so every limit is finite.
 struct Limits {
   std::uint64_t steps = 20'000'000;  ///< nodes evaluated, look-ups, items passed on, 16 bytes of text made
   std::size_t memory = std::size_t{512} << 20;  ///< bytes of all texts, lists and mappings made
   std::size_t shared_memory = std::size_t{64}
-                              << 20;  ///< of these, beside other renderings (Budget::spend_memory)
+                              << 20;  ///< the part beside other renderings (Budget::spend_memory)
   std::size_t text_bytes = std::size_t{64} << 20;  ///< of one text, the result included
   std::size_t items = 1'000'000;                   ///< of one list, tuple or mapping
   int depth = 1000;                                ///< nodes under evaluation at a time, macros included
@@ -31,7 +31,7 @@ template <class... Parts>
   throw Failure(cat(parts...));
 }
 
-/// Counts what a rendering spends. Throws Failure at a limit. Belongs to one thread.
+/// Counts the steps and memory of a rendering. Throws Failure at a limit. Belongs to one thread.
 class Budget {
  public:
   explicit Budget(const Limits& limits) : limits_(limits) {}
@@ -45,10 +45,10 @@ class Budget {
     if (spent_ > limits_.steps) [[unlikely]]
       raise("the template takes more than ", limits_.steps, " steps");
   }
-  /// Called before memory of `bytes` is taken. What is given back does not count, so the limit holds for all
-  /// that is held at once. Many renderings may take up to Limits::shared_memory each at the same time. One
-  /// that takes more first waits until no other such rendering is left in the process, so that threads do not
-  /// multiply the limit, and no result depends on other threads.
+  /// Called before memory of `bytes` is taken. Freed memory is not subtracted, so the limit also holds for
+  /// all memory held at once. Many renderings may take up to Limits::shared_memory each at the same time. A
+  /// rendering that takes more first waits until no other such rendering is left in the process, so that
+  /// threads do not multiply the limit, and no result depends on other threads.
   void spend_memory(std::size_t bytes) {
     memory_ += bytes;
     if (memory_ > limits_.shared_memory) [[unlikely]]
@@ -72,7 +72,7 @@ class Budget {
   }
 
   static constexpr std::size_t bytes_of_value = 32;  ///< in a list
-  static constexpr std::size_t bytes_of_text = 80;   ///< of any text or list, beside what it holds
+  static constexpr std::size_t bytes_of_text = 80;   ///< of any text or list, beside its contents
 
   /// One level of evaluation, for as long as the guard lives.
   class Level {
@@ -98,7 +98,7 @@ class Budget {
   std::uint64_t spent_ = 0;
   std::size_t memory_ = 0;
   std::unique_lock<std::recursive_mutex>
-      large_;  // held by the one rendering of the process that takes more than its share
+      large_;  // held by the one rendering of the process that takes more than shared_memory
   int depth_ = 0;
 };
 

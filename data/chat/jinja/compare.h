@@ -5,7 +5,7 @@
 namespace nemocube::jinja {
 
 bool equal(const Value& a, const Value& b, Budget& budget);
-/// What Python compares items of lists and values of mappings by: the same object equals itself, NaN too.
+/// Python's comparison of items of lists and values of mappings: the same object equals itself, NaN too.
 bool same_or_equal(const Value& a, const Value& b, Budget& budget);
 /// a < b for numbers, texts, lists and tuples. Throws Failure for values of other or different types.
 bool less(const Value& a, const Value& b, Budget& budget);

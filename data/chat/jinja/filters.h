@@ -9,9 +9,9 @@ namespace nemocube::jinja {
 
 using Filter = Value (*)(Interpreter& interpreter, const Value& value, const Arguments& arguments);
 
-/// Null where this build has no such filter.
+/// The filter of this name; null where this build has none.
 const Filter* find_filter(std::string_view name);
-/// Says that there is no such filter, or that Jinja has it and this build has not.
+/// A text for messages: no such filter exists, or Jinja has the filter and this build has not.
 std::string missing_filter(std::string_view name);
 /// Whether Jinja has a filter of that name.
 bool is_filter_name(std::string_view name);

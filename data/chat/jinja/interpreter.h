@@ -20,8 +20,8 @@ struct Frame {
   bool kept = false;  ///< a macro refers to it
 };
 
-/// The text of a rendering, and what generation blocks printed: ranges of code points, as transformers counts
-/// them (from what the template had printed outside of macros and captured blocks).
+/// The text of a rendering, and the ranges that generation blocks printed, in code points as transformers
+/// counts (only text printed outside of macros and captured blocks).
 struct Output {
   std::string text;
   std::vector<std::pair<std::size_t, std::size_t>> generation;
@@ -41,7 +41,7 @@ class Interpreter {
   /// Throws Error with the place of the operation that failed.
   Output run();
 
-  // What filters, tests and methods use. They throw Failure.
+  // For filters, tests and methods. These functions throw Failure.
   Budget& budget() { return budget_; }
   Time now() const { return now_; }
   /// Called before an operation that may read all of `value`.
@@ -83,13 +83,13 @@ class Interpreter {
 
  private:
   enum class Flow { normal, leave, next };
-  // What making an object costs, as objects live to the end.
+  // The cost of an object, as objects live to the end.
   static constexpr std::uint64_t object_steps = 50;
 
   // Frames.
   Frame* new_frame(const Scope& scope, Frame* outer);
   void begin(const Scope& scope, Frame& frame);
-  static void keep(Frame& frame);  ///< what can run later refers to the frame and to those further out
+  static void keep(Frame& frame);  ///< code that runs later refers to this frame and outer ones
   void release(Frame* frame);
   Value& variable(const FrameSlot& place, Frame& frame);
   void assign(const Expression& target, const Value& value, Frame& frame);
@@ -143,7 +143,7 @@ class Interpreter {
   std::vector<Frame*> free_frames_;
   std::string result_;
   std::string* out_ = &result_;
-  const std::string* block_text_ = nullptr;  // what a filter of a block is applied to
+  const std::string* block_text_ = nullptr;  // the text that a block's filter gets
   std::size_t offset_ = 0;                   // of the operation that runs
   std::vector<std::pair<std::size_t, std::size_t>> generation_;
   std::size_t printed_bytes_ = 0, printed_length_ = 0;  // of the result up to the last generation block

@@ -14,8 +14,8 @@ struct Method {
 const Method* find_method(const Value& self, std::string_view name);
 const Method* find_text_method(std::string_view name);
 
-/// Methods of Python's types that the sandbox forbids because they change the value, or that this build does
-/// not have. Both exist, so that no key of a mapping is looked for.
+/// Whether the method exists in Python, but the sandbox forbids it, because it changes the value, or this
+/// build lacks it. For such a name no key of a mapping is looked up.
 bool changes_value(const Value& self, std::string_view name);
 bool is_missing_method(const Value& self, std::string_view name);
 

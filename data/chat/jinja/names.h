@@ -10,7 +10,7 @@ namespace nemocube::jinja {
 enum class NameUse { load, store, parameter };
 using NameVisitor = std::function<void(const std::string& name, NameUse use, std::size_t offset)>;
 
-/// Calls `visit` with all names in the order in which Jinja's own visitors meet them, inner scopes included.
+/// Calls `visit` with all names in the order of Jinja's own visitors, inner scopes included.
 void visit_names(const Expression* expression, NameUse use, const NameVisitor& visit);
 void visit_names(const Statement& statement, const NameVisitor& visit);
 void visit_names(const Body& body, const NameVisitor& visit);

@@ -10,7 +10,7 @@ namespace nemocube::jinja {
 /// A parsed template. Cheap to copy; many threads may render one at once.
 class Template {
  public:
-  /// `name` is what messages call the template. Throws Error naming line and column of a mistake.
+  /// `name` names the template in messages. Throws Error naming line and column of a mistake.
   Template(std::string name, std::string_view source);
 
   bool has_generation() const;  ///< a {% generation %} block

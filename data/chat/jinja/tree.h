@@ -9,7 +9,7 @@
 #include "data/chat/jinja/numbers.h"
 #include "data/chat/jinja/value.h"
 
-/// What a template says, as the parser leaves it. resolve_names() (scopes.h) adds where variables lie.
+/// A parsed template, as the parser leaves it. resolve_names() (scopes.h) adds where variables lie.
 namespace nemocube::jinja {
 
 /// Where a variable lies: a slot of the frame that is `up` scopes further out.
@@ -72,7 +72,7 @@ struct Variable {
   enum class Begin {
     parameter,  // set by who enters the scope
     context,    // the value that the caller of the template gave
-    outer,      // that of a variable further out
+    outer,      // the value of a variable further out
     nothing     // no value until one is assigned
   };
   std::string name;
@@ -98,7 +98,7 @@ struct Macro {
   std::vector<Parameter> parameters;
   Body body;
   Scope scope;
-  // Slots of what the body uses of these names without declaring them.
+  // Slots of those of these names that the body uses without declaring them.
   std::optional<std::uint32_t> caller, varargs, kwargs;
 };
 

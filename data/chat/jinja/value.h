@@ -14,7 +14,7 @@
 /// sandbox of transformers forbids every method that would.
 namespace nemocube::jinja {
 
-/// Python's integers have no limit; these have 128 bits, and more is an error.
+/// Python's integers have no limit; these have 128 bits, and larger numbers are errors.
 using Integer = __int128;
 
 class Value;
@@ -24,7 +24,7 @@ class Mapping;
 struct Text {
   std::string bytes;
   std::size_t length = 0;  ///< code points
-  bool markup = false;     ///< MarkupSafe's Markup: what is added to it gets escaped
+  bool markup = false;     ///< MarkupSafe's Markup: text that is appended gets escaped
   bool ascii() const { return length == bytes.size(); }
 };
 
@@ -34,8 +34,8 @@ struct Items {
   bool grouping = false;  ///< a tuple of the filter groupby, with attributes `grouper` and `list`
 };
 
-/// What a template can call or iterate, or whose attributes it sets. The interpreter owns objects and deletes
-/// them after rendering, because they may refer to each other in circles.
+/// A value that a template can call or iterate, or whose attributes it sets. The interpreter owns objects and
+/// deletes them after rendering, because they may refer to each other in circles.
 class Object {
  public:
   Object() = default;
@@ -49,7 +49,7 @@ class Object {
 
 /// A name or an element that does not exist: prints as nothing, and most operations on it fail.
 struct Undefined {
-  std::shared_ptr<const std::string> reason;  ///< what an operation on it says
+  std::shared_ptr<const std::string> reason;  ///< the message of an operation on it
 };
 
 class Value {
@@ -99,7 +99,7 @@ class Value {
   bool is_number() const { return is_integral() || is_float(); }
   bool is_mapping() const { return std::holds_alternative<MappingPointer>(data_); }
 
-  // The alternative must be the one that is held.
+  // pre: the value holds this alternative.
   const Undefined& undefined_value() const { return std::get<Undefined>(data_); }
   const Text& text() const { return *std::get<TextPointer>(data_); }
   const std::string& bytes() const { return text().bytes; }
@@ -118,7 +118,7 @@ class Value {
   }
 
   bool same_as(const Value& other) const;  ///< Python's `is`
-  int depth() const;                       ///< 0 for what holds no values
+  int depth() const;                       ///< 0 for a value without inner values
 
  private:
   explicit Value(Missing missing) : data_(missing) {}
@@ -136,7 +136,7 @@ class Mapping {
   const std::vector<Entry>& entries() const { return entries_; }
   std::size_t size() const { return entries_.size(); }
   int depth() const { return depth_; }
-  /// Of the mapping itself, without what keys and values hold.
+  /// Bytes of the mapping itself, without the contents of keys and values.
   std::size_t bytes() const {
     return entries_.size() * (sizeof(Entry) + sizeof(std::uint64_t)) + slots_.size() * sizeof(std::uint32_t);
   }
@@ -155,9 +155,9 @@ class Mapping {
   void grow(Budget& budget);
 
   std::vector<Entry> entries_;
-  // Once there are many entries: their hashes, and a table of them by hash in which a search goes on to the
-  // next slot until it meets an empty one. Of each slot that it looks at it spends a step, so keys made to
-  // collide cost what they take.
+  // Once there are many entries: their hashes, and a hash table in which a search goes on to the next slot
+  // until it meets an empty one. A search spends a step for each slot, so that keys made to collide count
+  // with their real cost.
   std::vector<std::uint64_t> hashes_;
   std::vector<std::uint32_t> slots_;
   int depth_ = 1;
@@ -167,7 +167,7 @@ Value make_list(std::vector<Value> values, Budget& budget);
 Value make_tuple(std::vector<Value> values, Budget& budget, bool grouping = false);
 Value make_mapping(Mapping mapping);
 
-/// What messages call the type of a value: "an integer", "a text".
+/// The type of a value in messages: "an integer", "a text".
 std::string kind_of(const Value& value);
 
 /// Python's bool().

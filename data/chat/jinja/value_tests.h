@@ -6,10 +6,10 @@
 
 namespace nemocube::jinja {
 
-/// What stands behind `is`.
+/// A test behind `is`.
 using ValueTest = bool (*)(Interpreter& interpreter, const Value& value, const Arguments& arguments);
 
-/// Null where there is no such test.
+/// The test of this name; null without one.
 const ValueTest* find_test(std::string_view name);
 std::string missing_test(std::string_view name);
 
