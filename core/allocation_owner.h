@@ -8,7 +8,7 @@
 /// error can name the largest owners.
 namespace nemocube {
 
-/// Says for what this thread allocates tensors while an object lives: "mamba block 3", "gradients". The
+/// Names the owner of tensors of this thread while an object lives: "mamba block 3", "gradients". The
 /// innermost object counts. Without an object, the current zone of the profile counts, which is an operation.
 class AllocationOwner {
  public:

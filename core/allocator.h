@@ -9,8 +9,8 @@
 
 namespace nemocube {
 
-/// Memory ran out. The text says what was wanted, what tensors hold, and their largest owners
-/// (AllocationOwner).
+/// Memory ran out. The text has the wanted bytes, the bytes of all tensors,
+/// and the largest owners (AllocationOwner).
 class OutOfMemory : public Error {
  public:
   using Error::Error;

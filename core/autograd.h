@@ -64,9 +64,9 @@ class GradNode {
   /// device; the sum so far is forgotten.
   void set_place(Tensor place);
 
-  /// Intermediate only. Computes the value again, with the same bits, from what the closure of its operation
-  /// keeps anyway. The operation sets this where its result is large and quickly made, and clears this when
-  /// its closure runs. Empty: a closure that needs the value in backward keeps the tensor (Kept).
+  /// Intermediate only. Computes the value again, with the same bits, from tensors that the closure of its
+  /// operation keeps anyway. The operation sets this where its result is large and quickly made, and clears
+  /// this when its closure runs. Empty: a closure that needs the value in backward keeps the tensor (Kept).
   std::function<Tensor()> again;
 
  private:
@@ -175,7 +175,7 @@ Var make_result(Tensor value, bool wants);
 /// Activation checkpoint. Runs `part` without recording; only its input is kept (Kept). In backward, one
 /// closure runs `part` again on a tape of its own and continues from the gradient of the result. `part`
 /// must compute the same values again (no random state). Gradients of parameters that `part` uses accumulate
-/// as always, and their deferred weight work joins that of ctx.tape.
+/// as always, and their deferred weight work goes to ctx.tape.
 using Recomputed = std::function<Var(Context&, const Var&)>;
 Var checkpoint(Context& ctx, const char* name, const Recomputed& part, const Var& input);
 

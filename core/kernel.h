@@ -17,7 +17,7 @@
 ///     inline const Kernel<cpu::relu2_forward> relu2_forward("relu2/forward");
 /// x_cpu.cpp defines cpu::relu2_forward, x.cu provides its own function with the same signature
 /// (cuda::Provide), and relu2_forward(y, x) calls the one for the device of the operands. The name of a
-/// kernel is that of the operation and what the kernel does; a kernel of one variant has the variant in the
+/// kernel has the operation and the work of the kernel; a kernel of one variant has the variant in the
 /// middle: "ssd_scan/chunked/forward".
 namespace nemocube {
 

@@ -7,7 +7,7 @@ namespace nemocube {
 /// The memory that this process can use.
 struct MemoryLimit {
   std::int64_t bytes = 0;
-  /// What sets the limit: "address space, ulimit -v", "data, ulimit -d", "cgroup", "memory available".
+  /// The source of the limit: "address space, ulimit -v", "data, ulimit -d", "cgroup", "memory available".
   std::string name;
   std::int64_t used = 0;          ///< what this process uses now of the limit
   bool counts_untouched = false;  ///< memory counts from its reservation on, such as a whole stack

@@ -18,8 +18,8 @@ namespace nemocube {
 
 class Zone {
  public:
-  /// `is_operation`: traces show the zone. False where traces show the same work by other names, as for the
-  /// passes of a microbatch.
+  /// `is_operation`: traces show the zone. False where traces show the same work by other
+  /// names, as for the passes of a microbatch.
   explicit Zone(const char* name, bool is_operation = true);
   const char* name() const { return name_; }
   bool is_operation() const { return is_operation_; }
@@ -37,8 +37,8 @@ class Zone {
   std::atomic<std::int64_t> nanoseconds_ = 0, calls_ = 0;
 };
 
-/// Called at both ends of a zone, by every thread that enters zones: measures times for a backend with a
-/// queue.
+/// Called at both ends of a zone, by every thread that enters zones:
+/// measures times for a backend with a queue.
 class ZoneWatcher {
  public:
   virtual ~ZoneWatcher() = default;

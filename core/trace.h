@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-/// A recorder of what the threads of this process do and when, for `nemocube train --profile`.
+/// Records the work of the threads of this process, with times, for `nemocube train --profile`.
 ///
 /// Each thread appends to a buffer of its own. While nothing is recorded, a place that would record costs one
 /// relaxed load. Memory is bounded: events beyond the limit are counted and dropped. Times are nanoseconds of

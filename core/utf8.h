@@ -12,7 +12,7 @@ std::optional<std::size_t> first_invalid_utf8(std::string_view text);
 
 inline bool is_valid_utf8(std::string_view text) { return !first_invalid_utf8(text); }
 
-/// What starts at a byte position: a character, or the longest damaged prefix of one (Unicode's "maximal
+/// The text unit at a byte position: a character, or the longest damaged prefix of one (Unicode's "maximal
 /// subpart", which is replaced by a single U+FFFD).
 struct Utf8Step {
   std::size_t length = 0;  // bytes taken, at least 1

@@ -24,8 +24,8 @@ struct KernelChoice {
 
 /// All operations with variants and their names, default first.
 const std::map<std::string, std::vector<std::string>, std::less<>>& kernel_variants();
-/// Throws Error when an operation or variant in `choice` does not exist on `device`. The text lists what
-/// exists.
+/// Throws Error when an operation or variant in `choice` does not exist
+/// on `device`. The text lists what exists.
 void check_kernel_choice(const KernelChoice& choice, Device device = Device::cpu);
 
 namespace kernels_detail {

@@ -6,7 +6,7 @@
 #include "model/lora.h"
 #include "model/tensor_name.h"
 
-/// What a run chooses of a model, beside the model's config. config.json has no such keys.
+/// The choices of a run for a model, beside the model's config. config.json has no such keys.
 namespace nemocube {
 
 /// How a run trains multi-token prediction (docs/mtp.md).
@@ -30,8 +30,8 @@ struct NoiseTraining {
   bool operator==(const NoiseTraining&) const = default;
 };
 
-/// What a run trains and adds. By default the whole model is trained as config.json describes it, without its
-/// multi-token prediction.
+/// Trained tensors and additions of a run. By default the whole model is trained as config.json describes it,
+/// without its multi-token prediction.
 struct ModelChoices {
   std::set<TensorName> frozen;  ///< tensors that are not trained
   LoraAdapters lora;

@@ -15,8 +15,8 @@
 #include "model/tensor_name.h"
 #include "model/tensor_spec.h"
 
-/// The config of a model: its sizes, its blocks, and the names and shapes of its tensors. Field names are
-/// those of Hugging Face's config classes. data/hf reads config.json.
+/// The config of a model: its sizes, its blocks, and the names and shapes of its tensors. Field names are as
+/// in Hugging Face's config classes. data/hf reads config.json.
 namespace nemocube {
 
 std::string to_pattern(std::span<const BlockKind> blocks);  ///< "MEM*-"
@@ -46,12 +46,12 @@ void check_block(const BlockVariant& variant, const std::function<void()>& check
 struct ModelConfig : BlockConfig {
   std::int64_t vocab_size = 131072;
   std::vector<BlockKind> blocks;
-  /// In pruned models: the config of each block whose sizes differ from the common sizes, by number of the
-  /// block.
+  /// In pruned models: the config of each block whose sizes differ from
+  /// the common sizes, by number of the block.
   std::map<std::int64_t, BlockConfig> own_configs;
   bool residual_in_fp32 = false;
   double embedding_scale = 1;        ///< of the rows of the embeddings, rounded to their dtype
-  bool tie_word_embeddings = false;  ///< the head's weight is that of the embeddings, and there is no other
+  bool tie_word_embeddings = false;  ///< the embeddings' weight is the head's, too
   bool head_bias = false;
   bool normalized_head = false;  ///< the head's rows are divided by their lengths (NormHead of Baichuan 2)
   double logit_softcap = 0;      ///< c of logits c tanh(z / c); 0: none
@@ -118,8 +118,8 @@ struct ModelSetup {
   /// it, then the own configs of blocks.
   std::vector<BlockVariant> variants() const;
 
-  /// The number, for depth_name(), of block i of depth k of multi-token prediction. A repeated depth has the
-  /// numbers of the first.
+  /// The number, for depth_name(), of block i of depth k of multi-token prediction. A
+  /// repeated depth has the numbers of the first.
   std::int64_t block_of_depth(std::size_t k, std::size_t i = 0) const {
     return static_cast<std::int64_t>((choices.mtp.repeated ? 0 : k) * config.mtp_blocks.size() + i);
   }

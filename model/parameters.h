@@ -26,8 +26,8 @@ struct Parameter {
   std::shared_ptr<GradNode> node;  ///< null for buffers, which have no gradient
   bool trainable = true;
 
-  /// What this process initialises, loads, updates and saves: `value` itself, or, where data parallelism
-  /// shards it, a flat range of its elements [n].
+  /// The part that this process initialises, loads, updates and saves: `value` itself, or, where data
+  /// parallelism shards it, a flat range of its elements [n].
   Tensor own;
   Shard shard;         ///< of the global tensor: where the elements of `own` lie in it
   bool counts = true;  ///< norms and checkpoints take the elements of `own` from this process

@@ -20,8 +20,8 @@ namespace nemocube {
 struct DecodeState {
   std::vector<std::unique_ptr<MixerState>> blocks;
 };
-/// The records of a chunk's blocks about one training microbatch, one entry for each block, null without a
-/// record.
+/// The records of a chunk's blocks about one training microbatch, one
+/// entry for each block, null without a record.
 using BlockRecords = std::vector<std::unique_ptr<MixerRecord>>;
 /// The records of the MoE blocks, in their order.
 std::vector<MoeRecord*> moe_records(const BlockRecords& records);
@@ -31,8 +31,8 @@ std::vector<MoeRecord*> moe_records(const BlockRecords& records);
 /// gradients. Backward hooks are not called while nothing is recorded, and where neither the block nor
 /// anything before it is trained.
 ///
-/// A block's own parameters are those of its mixer. The norms belong to no block: the residual sum of one
-/// block and the norm of the next are one operation.
+/// A block's own parameters are its mixer's. The norms belong to no block: the residual sum of one block and
+/// the norm of the next are one operation.
 class BlockHooks {
  public:
   virtual ~BlockHooks() = default;
@@ -90,8 +90,8 @@ class Stack {
   /// exist. The gradient of lm_head is written at once, so the loss is the first work of backward. Where the
   /// vocabulary is cut, all ranks get the same loss; the caller adds their gradients of `hidden`.
   ///
-  /// `hidden` are rows as forward() returns them, `labels` are of all rows after the transform at head_name()
-  /// / "input".
+  /// `hidden` are rows as forward() returns them, `labels` are of all rows
+  /// after the transform at head_name() / "input".
   Var loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
            const GradScale& grad_scale);
 
@@ -102,8 +102,8 @@ class Stack {
   ///                                                                                  final_layernorm(f)
   /// Source: docs/mtp.md.
   std::vector<Var> predict_ahead(Context& ctx, const Var& hidden, const MtpInput& input);
-  /// Records of the blocks of each depth, one depth after another. Each depth of a repeated layer has its own
-  /// records.
+  /// Records of the blocks of each depth, one depth after another. Each depth
+  /// of a repeated layer has its own records.
   BlockRecords make_mtp_records() const;
 
   DecodeState make_state(std::int64_t sequences) const;
@@ -118,7 +118,7 @@ class Stack {
   const ParameterStore& parameters() const { return parameters_; }
   const ModelPart& part() const { return part_; }
   const std::vector<MoeMixer*>& moe_layers() const { return moe_layers_; }  ///< of this part
-  /// The blocks of this part whose mixer is an M, in order, those of multi-token prediction last.
+  /// The blocks of this part whose mixer is an M, in order, blocks of multi-token prediction last.
   template <class M>
   std::vector<M*> mixers() const;
   const TransformPoints& transform_points() const { return points_; }
@@ -162,7 +162,7 @@ class Stack {
   /// Indices of the blocks of a chunk in blocks_.
   std::pair<std::size_t, std::size_t> blocks_of(std::size_t chunk) const;
   SharedWays* ways_of(const TensorName& block);
-  /// What the block adds to the residual stream; undefined where a later block on the same norm adds it too.
+  /// The block's addition to the residual stream; undefined where a later block on the same norm adds it.
   Var run_block(Context& ctx, const Block& block, OnNorm& common, const MixerCall& call) const;
   /// Runs blocks on the residual sum. Returns the result of the norm behind them, or the residual sum where
   /// that norm is null. `call_of` makes the call of block i.

@@ -72,8 +72,8 @@ inline constexpr const char* post_norm = "post_norm";
 inline constexpr const char *mtp_embedding_norm = "enorm", *mtp_hidden_norm = "hnorm", *mtp_join = "eh_proj",
                             *mtp_final_norm = "final_layernorm";
 
-/// The place of a block of a model in the model's files. One layer of the files may be several blocks, such
-/// as attention and MLP.
+/// The place of a block of a model in the model's files. One layer of the files may be
+/// several blocks, such as attention and MLP.
 struct LayerSlot {
   std::int64_t layer = 0;
   int slot = 0;  ///< which of the layer's blocks: the rows of a table of names tell slots apart
@@ -152,8 +152,8 @@ class ModelNames {
   std::optional<std::int64_t> find_layer(std::string_view text) const;
   /// The number of layers in the files of a model with `blocks` blocks.
   std::int64_t layers(std::int64_t blocks) const;
-  /// The first block of a layer; of the next layer with a block, where the layer has none; behind all layers
-  /// the number of blocks.
+  /// The first block of a layer; of the next layer with a block, where the layer has
+  /// none; behind all layers the number of blocks.
   std::int64_t first_block(std::int64_t layer) const;
   bool operator==(const ModelNames&) const = default;
 

@@ -18,7 +18,7 @@ inline Var apply(const Transform& transform, Context& ctx, const Var& x, const S
   return transform ? transform(ctx, x, whole) : x;
 }
 
-/// What the point of a transform is to its block.
+/// The role of a transform's point in its block.
 enum class PointRole : std::uint8_t {
   other,
   way_in,     ///< all rows of the residual stream enter the block here

@@ -28,7 +28,7 @@ inline Output contribution_place(GradNode& node) {
   if (node.filled() && node.device().is_cuda() && node.grad().unique()) return {node.grad(), Into::add};
   return {node.buffer(), Into::set};
 }
-/// Adds what the caller has written, unless the kernel has added it.
+/// Adds the contribution that the caller has written, unless the kernel has added it.
 inline void contribute_written(GradNode& node, const Output& written) {
   if (!node.leaf() && written.how == Into::set) node.add(written.to);
 }
@@ -40,11 +40,11 @@ inline Tensor contribution(GradNode& node, DType dtype) {
   return t.dtype() == dtype ? t : Tensor::empty(node.shape(), dtype, node.device());
 }
 
-/// Like contribution(), for a kernel that may overwrite an incoming gradient, `dy`, or another operand,
-/// `extra` (which may be undefined), with its result. The result takes the first of these that exists: the
-/// place that `node` has for it (a window, or the gradient of a leaf); `extra`, if no other tensor shares its
-/// storage; `dy`, under the same condition; new memory. `node` is null when the result is the gradient of
-/// more than one value.
+/// Like contribution(), for a kernel that may overwrite an incoming gradient, `dy`, or another
+/// operand, `extra` (which may be undefined), with its result. The result takes the first of these
+/// that exists: the place that `node` has for it (a window, or the gradient of a leaf); `extra`, if no
+/// other tensor shares its storage; `dy`, under the same condition; new memory. `node` is null when
+/// the result is the gradient of more than one value.
 inline Tensor contribution_over(GradNode* node, const Tensor& dy, const Tensor& extra = {}) {
   if (node && node->has_place())
     if (const Tensor own = node->buffer(); own.dtype() == dy.dtype()) return own;

@@ -9,9 +9,9 @@
 #include "ops/finite.h"
 #include "ops/update_gate.h"
 
-/// The common part of optimizer steps, ops/adamw and ops/sgd, on the host: checks, and loops of CPU kernels.
-/// A `Range` is one parameter, with members `master`, `model_copy` and `number`. On devices:
-/// ops/optimizer_step.cuh.
+/// The common part of optimizer steps, ops/adamw and ops/sgd, on the host: checks, and loops
+/// of CPU kernels. A `Range` is one parameter, with members `master`, `model_copy` and
+/// `number`. On devices: ops/optimizer_step.cuh.
 namespace nemocube {
 
 /// Throws Error unless `t` has this dtype and the shape of the master, and is contiguous.

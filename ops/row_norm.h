@@ -6,8 +6,8 @@
 #include "ops/residual_norm.h"
 #include "ops/row_norm_kernels.h"
 
-/// The common part of the norms of rows, ops/rmsnorm and ops/layernorm, besides kernels: checks, and the
-/// recording on the tape.
+/// The common part of the norms of rows, ops/rmsnorm and ops/layernorm, besides
+/// kernels: checks, and the recording on the tape.
 namespace nemocube {
 
 inline void check_norm(const char* op, const Tensor& x, const Tensor& weight, double eps) {

@@ -10,8 +10,8 @@
 /// Kernels of the norms of rows for the CPU.
 namespace nemocube::cpu::row_norm {
 
-// Number of independent partial sums. With so many the compiler keeps the order of addition and still
-// vectorises.
+// Number of independent partial sums. With so many the compiler keeps
+// the order of addition and still vectorises.
 constexpr std::int64_t lanes = 32;
 
 /// Sum over c of term(c), in an order that depends on n alone.

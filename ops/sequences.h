@@ -39,10 +39,10 @@ struct SequenceTable {
 /// them: tensors on a device, chunks of a scan, the rows that each rank has. Each table is made once, at its
 /// first use; every layer, forward and backward, uses the same table.
 ///
-/// Batches of different lengths can have tensors and tables of the same sizes, so that a recorded step can be
-/// repeated with another batch (with_capacity, become). A sequence may be empty, and the last one may hold
-/// spare rows: rows without tokens. Operations treat spare rows as any others; only the router does not count
-/// them.
+/// Batches of different lengths can have tensors and tables of the same sizes, so that a recorded
+/// step can be repeated with another batch (with_capacity, become). A sequence may be empty, and
+/// the last one may hold spare rows: rows without tokens. Operations treat spare rows as any
+/// others; only the router does not count them.
 class Sequences {
  public:
   /// The rows of the last sequence.
@@ -103,10 +103,10 @@ class Sequences {
   /// A table of type T on `device` that follows from the offsets and from `key`: made by make() at the first
   /// call, the same object afterwards. The table lives as long as these sequences and must not hold them.
   ///
-  /// become() can fill a table again if make(const Sequences&) uses only its argument and things that
-  /// never change, and T is a Tensor or has a member refill(const T& made), which keeps the memory on the
-  /// device and takes the values of `made`. No other table can be filled; become() drops a table of the
-  /// host.
+  /// become() can fill a table again if make(const Sequences&) uses only its argument and
+  /// things that never change, and T is a Tensor or has a member refill(const T& made), which
+  /// keeps the memory on the device and takes the values of `made`. No other table can be
+  /// filled; become() drops a table of the host.
   template <class T, class Make>
   const T& derived(Device device, const std::vector<std::int64_t>& key, Make make) const {
     Maker maker;

@@ -31,7 +31,7 @@ class Graph {
   std::int64_t launches_, bytes_;
 };
 
-/// Captures what `work` queues on all streams of this thread: nothing runs before launch().
+/// Captures all that `work` queues on all streams of this thread: nothing runs before launch().
 /// `work` must leave behind no tensor that it has made: std::logic_error. Tensors from before
 /// that are freed during the capture live as long as the graph. All others whose memory the work
 /// uses must not be freed before the graph is.
@@ -81,8 +81,8 @@ class Capture {
   std::vector<std::function<void()>> at_end_;
 };
 
-/// For calls that cannot be captured: throws Error during a capture. `what` names the call, as in "the host
-/// waits for all work".
+/// For calls that cannot be captured: throws Error during a capture. `what` names the
+/// call, as in "the host waits for all work".
 void refuse_in_capture(std::string_view what);
 
 }  // namespace nemocube::cuda

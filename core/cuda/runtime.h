@@ -25,9 +25,9 @@ struct DeviceDescription {
 inline const Function<std::string()> device_problem("core/device_problem");
 /// How many devices CUDA_VISIBLE_DEVICES leaves.
 inline const Function<int()> device_count("core/device_count");
-/// Chooses device `index` of those that CUDA_VISIBLE_DEVICES leaves, before anything else uses the device;
-/// without this call it is device 0. Throws Error for a device that does not exist, std::logic_error when
-/// another one is in use.
+/// Chooses device `index` among the devices of CUDA_VISIBLE_DEVICES, before anything else uses the
+/// device; without this call it is device 0. Throws Error for a device that does not exist,
+/// std::logic_error when another one is in use.
 inline const Function<void(int index)> use_device("core/use_device");
 inline const Function<DeviceDescription()> describe_device("core/describe_device");
 /// Waits until all work of all streams is done. Throws Error when some of it failed.

@@ -11,8 +11,8 @@ struct NamedChat {
   Chat chat;
 };
 
-/// Reads a list, or the JSON text of a list. Nothing for an empty text and the text null. Throws Error naming
-/// the value.
+/// Reads a list, or the JSON text of a list. Nothing for an empty text and the
+/// text null. Throws Error naming the value.
 std::optional<Json> read_json_list(const JsonView& list);
 
 /// The key `chat_template_kwargs` of a row becomes chat.variables. Throws Error naming the key where its

@@ -12,7 +12,7 @@
 #include "data/text/moment.h"
 
 /// Chat templates: Jinja programs that come with tokenizers and write a conversation as one text. Texts are
-/// those of apply_chat_template of transformers 5.24 (docs/chat_templates.md has what differs).
+/// as from apply_chat_template of transformers 5.24 (docs/chat_templates.md has the differences).
 namespace nemocube {
 
 struct Chat;  // data/chat/chat.h

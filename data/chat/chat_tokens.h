@@ -28,16 +28,16 @@ struct ChosenTurns {
   std::function<bool(std::size_t message)> wanted = {};
 };
 
-/// The text is tokenised without the special tokens that the tokenizer would put around it:
-/// templates write their own. The assistant's ids: With {% generation %} blocks in the
-/// template: ids that overlap a block, as in transformers' assistant mask since 5.24, by
-/// ranges of Tokenizer::encode_with_library_offsets(). An empty block marks the token that it
-/// lies inside of. Without: for each message of the assistant, the ids that a rendering with
-/// this message adds to a rendering of the messages before it, both without generation prompt,
-/// as in NeMo AutoModel; text that the template writes in front of an answer belongs to the
-/// answer. Throws Error when the ids of such a shorter conversation are not the beginning of
-/// the whole one's, an EOS at their end aside. The Error names the number of messages and the
-/// token.
+/// The text is tokenised without the special tokens that the tokenizer would put around
+/// it: templates write their own. The assistant's ids: With {% generation %} blocks in
+/// the template: ids that overlap a block, as in transformers' assistant mask since 5.24,
+/// by ranges of Tokenizer::encode_with_library_offsets(). An empty block marks the token
+/// that it lies inside of. Without: for each message of the assistant, the ids that a
+/// rendering with this message adds to a rendering of the messages before it, both
+/// without generation prompt, as in NeMo AutoModel; text that the template writes in
+/// front of an answer belongs to the answer. Throws Error when the ids of such a shorter
+/// conversation are not the beginning of the whole one's, an EOS at their end aside. The
+/// Error names the number of messages and the token.
 ChatTokens chat_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer, const Chat& chat,
                        const ChosenTurns& turns = {});
 

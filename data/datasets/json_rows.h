@@ -13,8 +13,8 @@ namespace nemocube {
 
 /// Whether every line of the file is a row: *.jsonl and *.ndjson.
 bool has_rows_by_line(const std::filesystem::path& path);
-/// Parses line `number`, counted from 1, of a file in JSON lines. Throws Error naming the file and the line
-/// when it is not JSON.
+/// Parses line `number`, counted from 1, of a file in JSON lines. Throws Error naming
+/// the file and the line when it is not JSON.
 Json parse_line(std::string_view line, const std::filesystem::path& path, std::int64_t number);
 /// The name of this line in messages.
 std::string line_place(std::int64_t number);

@@ -10,8 +10,8 @@
 #include "data/datasets/row_source.h"
 #include "data/tokenizer/tokenizer.h"
 
-/// Conversations. With a chat template read_chat_row() and chat_row() make the rows. Without a template the
-/// text is
+/// Conversations. With a chat template read_chat_row() and chat_row() make
+/// the rows. Without a template the text is
 ///
 ///     System: {content}\nUser: {content}\nAssistant: {content}{EOS}\nUser: ...
 ///

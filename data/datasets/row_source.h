@@ -21,8 +21,8 @@ struct RowSource {
   std::vector<std::filesystem::path> files;
   std::string content = "rows";  ///< of the files, for messages
   RowSelection selection{};
-  /// Leave out lines that are not JSON, rows that `read` refuses, and selected rows whose RowMaker throws
-  /// Error.
+  /// Leave out lines that are not JSON, rows that `read` refuses, and
+  /// selected rows whose RowMaker throws Error.
   bool skip_invalid = false;
   RowOptions layout{};
   /// Above 0: rows are padded to the longest row, rounded up to a multiple of this.

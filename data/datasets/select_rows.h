@@ -16,7 +16,7 @@ struct RowSelection {
   std::optional<std::int64_t> limit_dataset_samples = std::nullopt;
   /// Puts the rows in the order permutation(rows, seed) before the split is taken.
   std::optional<std::uint64_t> shuffle_seed = std::nullopt;
-  std::string limit_key = "limit_dataset_samples";  ///< what messages call the limit
+  std::string limit_key = "limit_dataset_samples";  ///< name of the limit in messages
 };
 
 /// The numbers of the selected rows of `rows`, in order. Throws Error naming `what` when there are none.

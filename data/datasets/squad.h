@@ -10,10 +10,10 @@
 #include "data/datasets/squad_file.h"
 #include "data/tokenizer/tokenizer.h"
 
-/// SQuAD as a fine-tuning task. Without a chat template a row is
-/// `Context: {context} Question: {question} Answer: {answer}` and EOS, and the answer and EOS are the
-/// targets. With a template, the text up to and including "Answer: " is the user's message and the answer is
-/// the assistant's, as in NeMo AutoModel; chat_row() sets the targets.
+/// SQuAD as a fine-tuning task. Without a chat template a row is `Context: {context} Question:
+/// {question} Answer: {answer}` and EOS, and the answer and EOS are the targets. With a template, the
+/// text up to and including "Answer: " is the user's message and the answer is the assistant's, as in
+/// NeMo AutoModel; chat_row() sets the targets.
 namespace nemocube {
 
 struct SquadOptions {

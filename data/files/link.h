@@ -14,8 +14,8 @@ std::filesystem::path linked_name(const std::filesystem::path& link);
 /// Points `link` at the entry `name` of its folder, in one rename. Throws Error naming the link.
 void point_link(const std::filesystem::path& link, const std::string& name);
 
-/// A path as the system can open it: parts that are links of the second kind are replaced by their targets.
-/// Symbolic links stay.
+/// A path as the system can open it: parts that are links of the second kind are
+/// replaced by their targets. Symbolic links stay.
 std::filesystem::path through_links(const std::filesystem::path& path);
 
 /// Whether symbolic links can be made in a folder, which is tried.

@@ -41,8 +41,8 @@ HfConfigFile make_hf_config(const ModelConfig& config);
 /// has none). Returns the text unchanged when it already has this dtype.
 std::string with_dtype(const std::string& text, DType dtype);
 
-/// Ids that end a generated text: from generation_config.json in `directory` when it has any, otherwise from
-/// the config.
+/// Ids that end a generated text: from generation_config.json in `directory`
+/// when it has any, otherwise from the config.
 std::vector<std::int64_t> end_of_text_ids(const std::filesystem::path& directory, const ModelConfig& config);
 /// The text of a generation_config.json in which these ids end a generated text. `text` "" stands for a new
 /// file, which gets the config's other ids, too.

@@ -7,8 +7,8 @@
 
 namespace nemocube {
 
-/// The family of a language model whose weights can be read. Throws Error naming the key, what it means and
-/// what to do for
+/// The family of a language model whose weights can be read. Throws Error
+/// naming the key, its meaning and a remedy for
 ///   - models of no family, and models that only look like a family's (Family::refuse_relatives),
 ///   - quantized weights other than FP8 and NVFP4 (data/hf/quantization_config.h),
 ///   - models of several parts (`llm_config`, `text_config`, `vision_config` and the like): language_part()

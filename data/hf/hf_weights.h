@@ -66,8 +66,8 @@ struct WeightFiles {
       other_files;  ///< config.json, tokenizer files and the like: contents by name, with a folder or without
 };
 
-/// An opened model directory. Only headers are read at first; a rank that needs a slice reads little more
-/// than that slice. Weights that the directory leaves to another one
+/// An opened model directory. Only headers are read at first; a rank that needs a slice reads
+/// little more than that slice. Weights that the directory leaves to another one
 /// (data/hf/frozen_weights.h) are read there.
 class HfWeights {
  public:
@@ -86,8 +86,8 @@ class HfWeights {
   std::int64_t bytes() const;  ///< of all tensors
   /// The first quantized tensor, for messages: "FILE: 'NAME'"; nothing without one.
   std::optional<std::string> quantized() const;
-  /// Where the tensor is stored: one place, or, when the files separate experts, one for each expert in
-  /// order.
+  /// Where the tensor is stored: one place, or, when the files
+  /// separate experts, one for each expert in order.
   std::vector<StoredIn> stored(std::string_view name) const;
   /// The same as parts of the canonical tensor, which has this shape. Error where the files hold other
   /// experts.
@@ -113,9 +113,9 @@ class HfWeights {
   std::vector<StoredIn> other_parts_;
 };
 
-/// Checks a directory against `into`, reads every tensor of `into` that is not meta, and returns the form
-/// of the directory. The ranks of one node together read each byte once; all ranks of the world call
-/// together.
+/// Checks a directory against `into`, reads every tensor of `into` that is not meta, and
+/// returns the form of the directory. The ranks of one node together read each byte
+/// once; all ranks of the world call together.
 WeightFiles load_hf_weights(const HfWeights& weights, std::span<const NamedTensor> into,
                             World* world = nullptr, const OnBytes& on_bytes = {});
 

@@ -24,7 +24,7 @@ std::filesystem::path path_or_cached(const std::filesystem::path& named, HubKind
 /// and os.path.expandvars. Source: huggingface_hub 2.4, constants.py.
 std::filesystem::path hub_cache();
 
-/// ", nor in the local cache of the Hub (FOLDER)" for a name of the Hub, where FOLDER is that in which
+/// ", nor in the local cache of the Hub (FOLDER)" for a name of the Hub, where FOLDER is the folder in which
 /// path_or_cached() looks; else "".
 std::string not_in_cache(const std::filesystem::path& named, HubKind kind);
 

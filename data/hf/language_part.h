@@ -37,8 +37,8 @@ DirectoryModel directory_model(const std::filesystem::path& directory);
 /// Tells by its name in a file whether a tensor of a directory is the language model's. In a model of several
 /// parts the language model's tensors have one of three forms:
 /// - names that begin with "language_model.";
-/// - names that begin with "model.language_model.", and the head and multi-token prediction beside them
-///   ("lm_head.", "mtp.");
+/// - names that begin with "model.language_model.", and the head and multi-token
+///   prediction beside them ("lm_head.", "mtp.");
 /// - flat, the names of a language model alone ("backbone.layers.0..", "lm_head.weight").
 /// In all other directories all tensors are the language model's.
 std::function<bool(std::string_view)> language_tensors(const DirectoryModel& model,

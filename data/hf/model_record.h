@@ -30,8 +30,8 @@ struct ModelRecord {
   std::string label() const;
 };
 
-/// Whether the directory is the snapshot of this name and revision in hub_cache(), so that others can find it
-/// by name and revision.
+/// Whether the directory is the snapshot of this name and revision in hub_cache(), so that
+/// others can find it by name and revision.
 bool is_in_hub_cache(const ModelRecord& record);
 
 /// Reads config.json, the index, and of each file of weights its header and up to 4 KiB of each tensor, which

@@ -28,8 +28,8 @@ std::optional<DeclaredQuantization> declared_quantization(const JsonView& config
 /// tensors without a declaration are accepted.
 void check_declared_quantization(const std::filesystem::path& directory, const SafetensorsTensors& tensors);
 
-/// The text of a config.json for plain weights: without quantization_config. Unchanged where it has no such
-/// key.
+/// The text of a config.json for plain weights: without
+/// quantization_config. Unchanged where it has no such key.
 std::string without_quantization(const std::string& text);
 
 }  // namespace nemocube

@@ -16,8 +16,8 @@ struct Batch {
   Tensor labels;                                   ///< [rows, width] i64, already shifted, -100: no target
   std::vector<std::string> ids;                    ///< of the rows
   std::vector<std::vector<std::int64_t>> lengths;  ///< of the documents in each row, without padding
-  /// The number of each row among the rows of all epochs, in the order of training; the same on any number of
-  /// ranks.
+  /// The number of each row among the rows of all epochs, in the order of
+  /// training; the same on any number of ranks.
   std::vector<std::int64_t> row_numbers;
   std::int64_t samples = 0;              ///< rows
   std::int64_t positions = 0;            ///< rows * width
@@ -35,9 +35,9 @@ Batch collate(std::span<const Sample> samples, std::int64_t pad_id);
 struct TokenBatch {
   /// Counts the labels, which lie in host memory here, so that no step has to read them from a device.
   TokenBatch(Tensor ids_, Tensor labels_, Sequences sequences_);
-  /// The same batch with tensors whose sizes follow from the capacity alone: spare rows have id 0 and
-  /// no label; Sequences::with_capacity() and Labels describe the rest. Error where the batch is
-  /// larger.
+  /// The same batch with tensors whose sizes follow from the capacity alone: spare
+  /// rows have id 0 and no label; Sequences::with_capacity() and Labels describe
+  /// the rest. Error where the batch is larger.
   TokenBatch with_capacity(std::int64_t rows, std::int64_t sequences, std::int64_t labels) const;
   Tensor ids;                       ///< [tokens] i64
   Tensor labels;                    ///< [tokens] i64

@@ -53,9 +53,9 @@ class Loader {
 
   /// The next batch of this rank. pre: !epoch_done()
   Batch next();
-  /// The microbatches of one step: `count` batches, fewer at the end of an epoch. Where the data set makes
-  /// its rows on demand, a thread then makes the rows of the next step of the same epoch, and rows of two
-  /// steps are in memory.
+  /// The microbatches of one step: `count` batches, fewer at the end of an epoch. Where the data
+  /// set makes its rows on demand, a thread then makes the rows of the next step of the same
+  /// epoch, and rows of two steps are in memory.
   std::vector<Batch> next_group(std::int64_t count);
 
   std::int64_t epoch() const { return epoch_; }

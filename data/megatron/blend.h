@@ -19,9 +19,9 @@ enum class MegatronSplit { train, validation, test };
 /// The blend that `paths` names:
 ///   - a list of prefixes (of .bin and .idx files), or of weights and prefixes by turns
 ///   - one text: a prefix; a pattern with *, ? or [ for files; or a JSON file with such a list
-/// A JSON file may also hold an object of such lists, {train, validation, test} (valid, val and dev are
-/// validation); `whole` is then true, because the list is of one split alone. Throws Error naming the
-/// mistake.
+/// A JSON file may also hold an object of such lists, {train, validation, test}
+/// (valid, val and dev are validation); `whole` is then true, because the list is of
+/// one split alone. Throws Error naming the mistake.
 struct NamedBlend {
   Blend blend;
   bool whole = false;

@@ -9,10 +9,10 @@
 #include "data/megatron/blend.h"
 #include "data/megatron/gpt_index.h"
 
-/// Pretraining data in Megatron's files (NeMo AutoModel's MegatronPretraining, Megatron-LM's GPTDataset):
-/// samples of S positions from token files, in a random order that seed and number of samples determine.
-/// As there, a sample runs over the ends of documents. Every position has a label. sample() reads the
-/// row.
+/// Pretraining data in Megatron's files (NeMo AutoModel's MegatronPretraining, Megatron-LM's
+/// GPTDataset): samples of S positions from token files, in a random order that seed and
+/// number of samples determine. As there, a sample runs over the ends of documents. Every
+/// position has a label. sample() reads the row.
 namespace nemocube {
 
 struct MegatronOptions {

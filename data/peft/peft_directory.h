@@ -14,10 +14,10 @@
 
 namespace nemocube {
 
-/// A directory with a LoRA adapter, as Hugging Face PEFT and NeMo AutoModel write them (docs/adapters.md):
-/// adapter_config.json, adapter_model.safetensors, and AutoModel's
-/// automodel_peft_config.json. Opening reads the configs and the header of the tensors;
-/// tensor() reads values. Many threads may call const members at once.
+/// A directory with a LoRA adapter, as Hugging Face PEFT and NeMo AutoModel write them
+/// (docs/adapters.md): adapter_config.json, adapter_model.safetensors, and AutoModel's
+/// automodel_peft_config.json. Opening reads the configs and the header of the tensors; tensor() reads
+/// values. Many threads may call const members at once.
 class PeftDirectory {
  public:
   /// Throws Error naming file and key where the files are damaged, ask for things that LoraAdapters cannot

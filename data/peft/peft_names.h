@@ -23,9 +23,9 @@ struct AdaptableWeight {
 using AdaptableWeights = std::map<std::string, AdaptableWeight, std::less<>>;
 AdaptableWeights adaptable_weights(const ModelSetup& setup);
 
-/// The stacks of a module with experts, "....mixer.experts", in the order in which PEFT wraps them: where
-/// both have an adapter, the first one is named "....mixer.experts.base_layer", the second one
-/// "....mixer.experts".
+/// The stacks of a module with experts, "....mixer.experts", in the order in which PEFT
+/// wraps them: where both have an adapter, the first one is named
+/// "....mixer.experts.base_layer", the second one "....mixer.experts".
 constexpr std::array<std::string_view, 2> expert_stacks{"up_proj", "down_proj"};
 constexpr std::string_view wrapped_stack = ".base_layer";
 

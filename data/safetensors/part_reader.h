@@ -10,9 +10,9 @@
 #include "data/safetensors/reader.h"
 #include "parallel/comm/communicator.h"
 
-/// Reads parts of global tensors from files that divide these tensors in any other way. No process holds more
-/// of a tensor than it asks for, and the ranks of one node read each byte once and send it to each other.
-/// Codes of quantized tensors travel as they are stored, with their scales; two
+/// Reads parts of global tensors from files that divide these tensors in any other way. No process
+/// holds more of a tensor than it asks for, and the ranks of one node read each byte once and send it
+/// to each other. Codes of quantized tensors travel as they are stored, with their scales; two
 /// neighbouring reads may read the same scales.
 namespace nemocube {
 
@@ -37,11 +37,11 @@ struct BytesRead {
   std::int64_t from_ranks = 0;  ///< read by other ranks of the node
 };
 
-/// Reads all of `wanted`, each from the parts that stored(part) returns, converting to the dtype of
-/// `into`. Parts that hold the same elements hold the same values. The ranks of `node` call
-/// together, with the same names in the same order and the same stored parts; null: one rank.
-/// on_bytes counts the stored bytes of all of `wanted` up to the place in the list that has been
-/// reached.
+/// Reads all of `wanted`, each from the parts that stored(part) returns, converting to
+/// the dtype of `into`. Parts that hold the same elements hold the same values. The ranks
+/// of `node` call together, with the same names in the same order and the same stored
+/// parts; null: one rank. on_bytes counts the stored bytes of all of `wanted` up to the
+/// place in the list that has been reached.
 /// errors  Error naming the tensor where no part holds a wanted element, or where a part cannot be
 ///         read, on the ranks that notice: call within together() (parallel/comm/together.h)
 BytesRead read_parts(std::span<const WantedPart> wanted,

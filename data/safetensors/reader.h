@@ -46,8 +46,8 @@ class SafetensorsFile {
   void read(const StoredTensor& which, std::int64_t first, const Tensor& into) const;
   /// Reads stored bytes of the tensor, from byte `begin` on.
   void read_bytes(const StoredTensor& which, std::int64_t begin, std::span<std::byte> to) const;
-  /// Converts the stored bytes of some elements, from read_bytes(), into a contiguous tensor of as many
-  /// elements, like read().
+  /// Converts the stored bytes of some elements, from read_bytes(), into a contiguous
+  /// tensor of as many elements, like read().
   void convert(const StoredTensor& which, std::span<const std::byte> bytes, const Tensor& into) const;
 
  private:

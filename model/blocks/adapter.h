@@ -9,8 +9,8 @@
 
 namespace nemocube {
 
-/// The low-rank adapter of one module (ModelChoices::lora). Empty where the model has none for the
-/// module.
+/// The low-rank adapter of one module (ModelChoices::lora). Empty
+/// where the model has none for the module.
 class Adapter {
  public:
   /// `module`: TensorName::module() of the weight.

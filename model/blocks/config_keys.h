@@ -5,7 +5,7 @@
 namespace nemocube {
 
 /// Visits the values of a config with their keys in config.json: the usual key and its aliases. A kind of
-/// block hands over its values in the order of config.json as it is written.
+/// block hands over its values in the order of a written config.json.
 class ConfigKeys {
  public:
   using Names = std::initializer_list<const char*>;

@@ -9,7 +9,7 @@
 
 namespace nemocube {
 
-/// What a mixer is built from.
+/// The inputs of a mixer's constructor.
 struct MixerSources {
   const ModelSetup& setup;
   const BlockConfig& config;  ///< of the block
@@ -31,7 +31,7 @@ struct MixerRecord {
   virtual ~MixerRecord() = default;
 };
 
-/// What a mixer gets besides its input rows.
+/// The operands of a mixer besides its input rows.
 struct MixerCall {
   /// Divides the input rows. With a state, the rows continue the sequences of the state, and the call
   /// advances the state. Without one, every sequence starts from nothing.

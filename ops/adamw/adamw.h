@@ -48,7 +48,7 @@ Tensor adamw_schedule(const AdamWOptions& options);
 /// arithmetic in the dtype of the master; the factors that depend on t alone in f64
 /// errors     Error for other shapes, dtypes or layouts, or a beta outside [0, 1)
 /// repeat     same bits for any number of threads
-/// gate       see UpdateGate; what counts as written: master, model_copy (a master beyond the largest bf16
+/// gate       see UpdateGate; written tensors: master, model_copy (a master beyond the largest bf16
 ///            number rounds to infinity) and both moments
 void adamw_step(std::span<const AdamWRange> ranges, const AdamWOptions& options, const Tensor& schedule,
                 const UpdateGate& gate);

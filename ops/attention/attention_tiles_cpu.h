@@ -121,8 +121,8 @@ void hide(A* columns, const Geometry& g, const Span& span, const Block& block, s
     std::fill(columns + column_of(first_query + span.window), columns + block.columns, instead);
 }
 
-/// Applies softcap and slopes to scores. Rows of q are multiplied by factor() and their query_scale before
-/// the products with keys.
+/// Applies softcap and slopes to scores. Rows of q are multiplied by factor() and their
+/// query_scale before the products with keys.
 template <class A>
 class ScoreChanges {
  public:

@@ -15,7 +15,7 @@ namespace nemocube {
 ///            Keeps x. An operation that needs y in backward computes y again (GradNode::again), which costs
 ///            a forward pass and saves half of the memory. dx overwrites x when no other tensor shares the
 ///            storage as the closure runs, else dy under the same condition
-/// accuracy   In f32 the error of y is below 4e-7 |x|, that of the derivative below 6e-6. For x far from 0 y
+/// accuracy   In f32 the error of y is below 4e-7 |x|, of the derivative below 6e-6. For x far from 0 y
 ///            is 0 or x, and the derivative 0 or 1, also where x is infinite. NaN in x gives NaN in y and dx
 /// errors     Error when x is undefined or not of a floating dtype
 /// source     "Gaussian error linear units" (Hendrycks and Gimpel, 2016), in the form with tanh

@@ -21,8 +21,8 @@ namespace nemocube {
 /// repeat     segments of fixed length, added in a fixed order: same bits for any number of threads
 Tensor sum_of_squares(std::span<const Tensor> tensors, Device device);
 
-/// The square sum of several parts, such as devices: their square sums [n, 3] f64, added in order. Error for
-/// another shape or dtype.
+/// The square sum of several parts, such as devices: their square sums [n, 3] f64, added in
+/// order. Error for another shape or dtype.
 Tensor add_square_sums(const Tensor& parts);
 
 /// The decision of a step about its gradient, [3] f64: {norm, clip coefficient, go}.

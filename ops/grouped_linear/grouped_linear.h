@@ -32,8 +32,8 @@ void grouped_linear_backward_input(const Output& dx, const Tensor& dy, const Ten
                                    const Tensor& weight, const Tensor& host_offsets = {});
 void grouped_linear_backward_weight(const Output& dweight, const Tensor& dy, const Tensor& offsets,
                                     const Tensor& x, const Tensor& host_offsets = {});
-/// The offsets in host memory, for the pieces, where the variant chosen by ctx wants them there; otherwise
-/// undefined.
+/// The offsets in host memory, for the pieces, where the variant chosen by
+/// ctx wants them there; otherwise undefined.
 Tensor grouped_linear_host_offsets(const Context& ctx, const Tensor& offsets, const Tensor& host_offsets);
 
 }  // namespace nemocube

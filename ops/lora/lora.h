@@ -34,8 +34,8 @@ struct LoraBranch {
   LoraDropout dropout{};
 };
 
-/// y <- y + s B A x: the low-rank branch of an adapted linear layer, added to the layer's product in
-/// place.
+/// y <- y + s B A x: the low-rank branch of an adapted linear
+/// layer, added to the layer's product in place.
 ///
 ///     u = s A pre(x)      y[t] <- y[t] + post(B u)
 ///     w = s B^T post(g)   dx = pre(A^T w),   dA = sum_t w pre(x)^T,   dB = sum_t post(g) u^T
@@ -47,8 +47,8 @@ struct LoraBranch {
 /// dtypes     x and y alike: f32, f64 or bf16. A and B the same, or f32 for x of bf16: then they are rounded
 ///            to bf16 for the products, their gradients are not
 /// arithmetic sums in f32 (f64 for f64); u and w are rounded once, s included; with dropout, the branch and
-///            its part of dx are rounded
-///            before they are added
+///            its part of dx are rounded before
+///            they are added
 /// layout     row strides of x, y, A and B free
 /// aliasing   y may overlap no other operand, and nobody may have kept its value: y is fresh from linear()
 /// gradients  The result has the node of y where y has one: backward reads the gradient of y before the

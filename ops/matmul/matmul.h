@@ -12,10 +12,10 @@ namespace nemocube {
 /// layout     last dimension contiguous, row stride free
 /// dtypes     a, b alike: f32, f64 or bf16; c the same, or f32 for bf16 operands
 /// arithmetic f32 sums for f32 and bf16 (oneDNN; on CUDA cuBLAS, see allow_tf32), f64 sums in the order of k
-///            for f64; c is rounded once, the old value of c included. On CUDA cuBLAS may round the product
-///            to bf16 first, and the sum with the old value again.
-///            Without bf16 instructions the operands are
-///            converted to f32.
+///            for f64; c is rounded once, the old value of c included.
+///            On CUDA cuBLAS may round the product to bf16 first, and
+///            the sum with the old value again. Without bf16
+///            instructions the operands are converted to f32.
 /// aliasing   c may not overlap a or b
 /// errors     Error for shapes or dtypes that do not fit
 /// threads    may be called from many threads; inside a parallel region it runs on the calling thread

@@ -30,11 +30,11 @@ Permutation make_permutation(const Tensor& experts, std::int64_t expert_count);
 /// 0 <= here.begin <= here.end <= expert_count; on the CPU also for other `rows`.
 Permutation make_permutation(const Tensor& experts, std::int64_t expert_count, Range here,
                              std::optional<std::int64_t> rows = {});
-/// Merges the rows of several sources. `ends` [sources, E] i64: source s has its rows by expert, and its rows
-/// of expert e end before row ends[s, e]. This device has only rows of the experts in `here`, one source
-/// after another: the T = R tokens, with k = 1. Their order becomes (expert, source), stable; entry 0 of
-/// offsets is expert here.begin. Error unless 0 <= here.begin <= here.end <= E; on the CPU also unless `ends`
-/// ascend and say R rows.
+/// Merges the rows of several sources. `ends` [sources, E] i64: source s has its rows by expert, and its
+/// rows of expert e end before row ends[s, e]. This device has only rows of the experts in `here`, one
+/// source after another: the T = R tokens, with k = 1. Their order becomes (expert, source), stable;
+/// entry 0 of offsets is expert here.begin. Error unless 0 <= here.begin <= here.end <= E; on the CPU
+/// also unless `ends` ascend and say R rows.
 Permutation merge_by_expert(const Tensor& ends, Range here, std::int64_t rows);
 /// The way back where each token has one row (k = 1): permute(permute(x, p), inverse(p)) = x. The rows of the
 /// result belong to no experts. Error unless k = 1 and R = T.

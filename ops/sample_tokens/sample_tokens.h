@@ -17,8 +17,8 @@ struct SamplingOptions {
 /// shapes     logits [rows, vocabulary] f32, uniform [rows] f64 in (0, 1), result [rows] i64
 /// result     -1 for a row with a logit that is not finite
 /// arithmetic probabilities and their sums in f64. Devices add in different orders: where `uniform` lies
-///            within rounding of the border between two tokens, devices may draw different tokens. Greedy ids
-///            are the same everywhere
+///            within rounding of the border between two tokens, devices may draw different
+///            tokens. Greedy ids are the same everywhere
 /// repeat     same device, logits and uniform: same ids
 /// errors     Error for shapes, dtypes or options that do not fit: temperature < 0, top_k < 0, top_p outside
 ///            (0, 1]

@@ -45,7 +45,7 @@ Tensor sgd_schedule(const SgdOptions& options);
 /// layout     contiguous; no two may overlap
 /// errors     Error for other shapes, dtypes or layouts, a momentum outside [0, 1), or nesterov without it
 /// repeat     same bits for any number of threads
-/// gate       see UpdateGate; what counts as written: master, model_copy (a master beyond the largest bf16
+/// gate       see UpdateGate; written tensors: master, model_copy (a master beyond the largest bf16
 ///            number rounds to infinity) and momentum_buffer
 void sgd_step(std::span<const SgdRange> ranges, const SgdOptions& options, const Tensor& schedule,
               const UpdateGate& gate);

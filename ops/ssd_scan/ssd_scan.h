@@ -9,9 +9,9 @@ namespace nemocube {
 
 struct SsdOptions {
   std::int64_t heads = 0, head_dim = 0, groups = 0, state_size = 0;
-  /// Longest chunk. CPU kernels use at most 64, kernels on tensor cores always 128. The length
-  /// changes speed, and the memory for backward (one state for each chunk). Results stay equal up to
-  /// rounding.
+  /// Longest chunk. CPU kernels use at most 64, kernels on tensor cores always 128.
+  /// The length changes speed, and the memory for backward (one state for each
+  /// chunk). Results stay equal up to rounding.
   std::int64_t chunk_size = 128;
   double dt_min = 0, dt_max = std::numeric_limits<double>::infinity();  ///< limits of dt after softplus
 };
@@ -36,11 +36,11 @@ struct SsdInputs {
 /// dtypes     x, dt_raw, B, C and y alike: f32, f64 or bf16; A_log, D, dt_bias: that or its accumulation
 ///            dtype
 /// arithmetic f32 (f64 for f64), sums of dt A within a chunk in f64 or two f32; y is rounded once. Decays
-///            that underflow are 0. softplus(v) = v above 20.
-///            On CUDA devices bf16 with heads of 64 or 80 and states of 128 runs on tensor cores: operands
-///            that are themselves results (products of tokens with their decays, weighted inputs, states in
-///            products) are then rounded to bf16,
-///            all sums are f32
+///            that underflow are 0. softplus(v) = v above 20. On CUDA
+///            devices bf16 with heads of 64 or 80 and states of 128 runs on
+///            tensor cores: operands that are themselves results (products
+///            of tokens with their decays, weighted inputs, states in
+///            products) are then rounded to bf16, all sums are f32
 /// states     [sequences, heads, head_dim, state_size] in f32 (f64 for f64). `final_state` is set to a new
 ///            tensor; the pointer may point to the variable that holds the initial state. States are
 ///            constants: no gradient goes into the initial state or comes from the final one

@@ -7,7 +7,7 @@
 #include "core/trace.h"
 #include "parallel/comm/communicator.h"
 
-/// One call of an operation, checked: what a backend of Communicator executes.
+/// One checked call of an operation, which a backend of Communicator executes.
 namespace nemocube {
 
 struct Collective {
@@ -42,9 +42,9 @@ struct GroupedMessages {
 /// other operations. Parts of tensors are one-dimensional.
 GroupedMessages grouped_messages(const Collective& call, int rank);
 
-/// The fewest bytes that rank `rank` of `size` can send to others in the call. For calls of more than
-/// latency_bound_bytes the table of mpi/message_algorithms.h has the same figures; NCCL's bytes depend on its
-/// algorithm.
+/// The fewest bytes that rank `rank` of `size` can send to others in the call. For calls of
+/// more than latency_bound_bytes the table of mpi/message_algorithms.h has the same
+/// figures; NCCL's bytes depend on its algorithm.
 std::int64_t bytes_for_others(const Collective& call, int rank, int size);
 
 /// Delivers the messages of the rank to itself.

@@ -30,7 +30,7 @@ constexpr double slow_storage_bytes_per_second = 1e7;
 
 class NcclWatch;
 
-/// What all communicators of the process share.
+/// State that all communicators of the process share.
 struct CommEngine {
   CommOptions options;
   std::timed_mutex transport_mutex;            ///< held by the thread that sends and receives (CallsFrom)

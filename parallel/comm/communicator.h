@@ -55,9 +55,9 @@ std::string_view name_of(Operation operation);
 
 /// Statistics of one operation in one group so far, on this rank.
 ///
-/// Nobody on the host waits for NCCL. Its seconds are taken on the device while cuda::time_zones() wants
-/// times, and come with World::wait_for_collectives(). Calls in a CUDA graph have no seconds: only the whole
-/// graph has a time.
+/// Nobody on the host waits for NCCL. Its seconds are taken on the device while cuda::time_zones()
+/// wants times, and come with World::wait_for_collectives(). Calls in a CUDA graph have no
+/// seconds: only the whole graph has a time.
 struct CommStats {
   std::int64_t calls = 0;
   std::int64_t bytes_sent = 0;  ///< payload for other ranks
@@ -83,11 +83,11 @@ class CommTally {
 /// A started operation. Holds its tensors until it is done.
 class Work {
  public:
-  /// What a backend knows about a started operation.
+  /// A backend's state of a started operation.
   class State {
    public:
     virtual ~State() = default;
-    virtual void wait() = 0;  ///< throws what the operation threw
+    virtual void wait() = 0;  ///< rethrows the exception of the operation
     virtual bool done() = 0;
   };
 
@@ -131,9 +131,9 @@ class Communicator {
   CommStats stats(Operation operation) const { return tally_->of(operation); }
   /// The object behind stats(), for code that executes calls. May outlive the communicator.
   const std::shared_ptr<CommTally>& tally() const { return tally_; }
-  /// A communicator of the same ranks with a name, numbers and statistics of its own. Both use the same
-  /// group of the message library, so the operations of both are in one order, which is the same on all
-  /// ranks.
+  /// A communicator of the same ranks with a name, numbers and statistics of its own.
+  /// Both use the same group of the message library, so the operations of both are in
+  /// one order, which is the same on all ranks.
   virtual std::unique_ptr<Communicator> of_same_ranks(std::string name) const = 0;
 
   /// inout = reduction of inout over all ranks.
@@ -172,10 +172,10 @@ class Communicator {
   [[nodiscard]] Work start_all_to_all_v(const Tensor& out, std::span<const std::int64_t> out_rows,
                                         const Tensor& in, std::span<const std::int64_t> in_rows);
 
-  /// All sends and receives together, as one operation, which ends when all have: two ranks that send to
-  /// each other do not deadlock. The n-th send to a rank meets that rank's n-th receive from here, and has
-  /// as many bytes. A rank may send to itself, then with the same dtype. An input may be sent to several
-  /// ranks.
+  /// All sends and receives together, as one operation, which ends when all have: two ranks
+  /// that send to each other do not deadlock. The n-th send to a rank meets that rank's n-th
+  /// receive from here, and has as many bytes. A rank may send to itself, then with the same
+  /// dtype. An input may be sent to several ranks.
   void exchange(std::vector<Send> sends, std::vector<Receive> receives);
   [[nodiscard]] Work start_exchange(std::vector<Send> sends, std::vector<Receive> receives);
 

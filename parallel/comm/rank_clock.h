@@ -7,7 +7,7 @@
 /// std::chrono::steady_clock.
 namespace nemocube {
 
-/// How a rank's clock relates to that of rank 0 at a moment: `time` here is `time` + `offset` there.
+/// How a rank's clock relates to rank 0's clock at a moment: `time` here is `time` + `offset` there.
 struct ClockReading {
   std::int64_t time = 0, offset = 0;
   /// The most that the true offset differs: half of the time of a message to rank 0 and back.

@@ -16,8 +16,8 @@ namespace nemocube {
 std::vector<std::string> gather_texts(Communicator* group, std::string_view text);
 /// The texts of all ranks where they differ; nothing where all are the same, which costs a few bytes.
 std::vector<std::string> differing_texts(Communicator* group, const std::string& text);
-/// Throws Error on every rank, naming the first rank whose text is not that of rank 0 and the first line in
-/// which it differs: "WHAT of rank 2 is not that of rank 0: 'b: 2' against 'b: 1'".
+/// Throws Error on every rank, naming the first rank whose text differs from rank 0's and the first differing
+/// line: "WHAT of rank 2 is not that of rank 0: 'b: 2' against 'b: 1'".
 void want_same_text(Communicator* group, const std::string& what, const std::string& text);
 std::vector<std::string> lines_of(const std::string& text);
 

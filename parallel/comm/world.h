@@ -41,16 +41,16 @@ class World {
   std::string library() const { return transport_ ? transport_->library() : ""; }
 
   Communicator& communicator() const { return *communicator_; }  ///< of all ranks, named "world"
-  /// All ranks together: ranks of one colour form a group, ordered by key. Null for colour <
-  /// 0.
+  /// All ranks together: ranks of one colour form a
+  /// group, ordered by key. Null for colour < 0.
   std::unique_ptr<Communicator> split(const std::string& name, int colour, int key);
   /// The ranks of this node, for host_x() calls; null for one rank. The first call is made by all ranks
   /// together: it divides them by node.
   Communicator* node_group();
-  /// All ranks together: a second group of all ranks, for one other thread of each host. Its operations
-  /// run in the thread that calls them, beside operations of all other groups, which they never hold up.
-  /// Waits may last longer than usual, by the time that `storage_bytes` take on slow storage. Null for one
-  /// rank.
+  /// All ranks together: a second group of all ranks, for one other thread of each host. Its
+  /// operations run in the thread that calls them, beside operations of all other groups, which
+  /// they never hold up. Waits may last longer than usual, by the time that `storage_bytes`
+  /// take on slow storage. Null for one rank.
   std::unique_ptr<Communicator> background_group(const std::string& name, std::int64_t storage_bytes);
   /// All ranks together: makes the object that tells which ranks are late. Null for one rank.
   std::unique_ptr<LateRanks> late_ranks();
@@ -58,9 +58,9 @@ class World {
   /// error.
   void give_up_waiting() const { engine_->ending = true; }
   double timeout_seconds() const { return engine_->options.timeout_seconds; }
-  /// All ranks together, each with a CUDA device of its own, which it has chosen: collectives of CUDA tensors
-  /// go through NCCL from now on, in this group and in groups of split(). Error on every rank where one rank
-  /// cannot use NCCL.
+  /// All ranks together, each with a CUDA device of its own, which it has chosen: collectives of
+  /// CUDA tensors go through NCCL from now on, in this group and in groups of split(). Error on
+  /// every rank where one rank cannot use NCCL.
   void use_nccl();
   bool uses_nccl() const { return nccl_ != nullptr; }
   /// Waits for the collectives of CUDA tensors that this rank has queued: Communicator::stats() has their

@@ -6,11 +6,11 @@
 /// context-parallel group.
 ///
 /// q, k and v are the local rows of each rank (parallel/context_parallel/sequence_cut.h), 0 rows included,
-/// and so is the result; heads may be those of a tensor-parallel part. Formula, dtypes, variants and errors
-/// are those of `attention`; query_scale has the local rows, slopes the local heads. Every rank of the group
-/// makes the same calls in the same order and wants the same gradients; forward and backward passes
-/// communicate, and so does a replay under activation checkpointing. Kept for backward: the local q, k, v, o
-/// and lse. In a group of one rank, both cores are the operation itself.
+/// and so is the result; heads may be a tensor-parallel rank's. Formula, dtypes, variants and errors are as
+/// for `attention`; query_scale has the local rows, slopes the local heads. Every rank of the group makes the
+/// same calls in the same order and wants the same gradients; forward and backward passes communicate, and so
+/// does a replay under activation checkpointing. Kept for backward: the local q, k, v, o and lse. In a group
+/// of one rank, both cores are the operation itself.
 ///
 /// o, dq, dk and dv are summed in f32 (f64 for f64) and rounded once; the order of sums is given below. The
 /// same group gives the same bits every time; other numbers of ranks give other roundings.
@@ -26,10 +26,10 @@ namespace nemocube {
 /// before is computed. In backward they travel again. The dk and dv of a block follow the block one step
 /// behind, up to its owner.
 ///
-/// Order on rank r: queries meet the keys of rank r, r - 1, ..., 0, c - 1, ..., r + 1. dk and dv of rank r
-/// are sums of parts of ranks r + 1, r + 2, ..., c - 1, 0, ..., r - 1, r, in this order. With a window or
-/// slopes the two chunks of a rank's keys come in two calls (attention_pairs.h). All keys travel, with any
-/// window.
+/// Order on rank r: queries meet the keys of rank r, r - 1, ..., 0, c - 1, ..., r + 1. dk and dv
+/// of rank r are sums of parts of ranks r + 1, r + 2, ..., c - 1, 0, ..., r - 1, r, in this
+/// order. With a window or slopes the two chunks of a rank's keys come in two calls
+/// (attention_pairs.h). All keys travel, with any window.
 /// Source: "Ring Attention with Blockwise Transformers for Near-Infinite Context" (Liu et al., 2023); zig-zag
 /// as in Megatron-LM, cp_comm_type p2p.
 AttentionCore ring_attention(Communicator& cp);

@@ -17,10 +17,10 @@ struct AttentionStep {
   bool causal = false;
 };
 
-/// The local queries of the cut's rank against the local keys of rank `owner`. With causal attention, the
-/// rank's own keys are in the order of the sequence as the queries are. All queries see the lower chunk of an
-/// earlier rank and none its upper chunk. Only queries of the upper chunk see a later rank's chunks, and see
-/// both.
+/// The local queries of the cut's rank against the local keys of rank `owner`. With causal
+/// attention, the rank's own keys are in the order of the sequence as the queries are. All queries
+/// see the lower chunk of an earlier rank and none its upper chunk. Only queries of the upper chunk
+/// see a later rank's chunks, and see both.
 ///
 /// Returns one step, or with positions up to two: lower with lower chunks and upper with upper ones, then
 /// crosswise. The first step of the rank's own keys has all queries of the rank.

@@ -28,9 +28,9 @@ void check_context_parallel(const ModelSetup& setup, std::int64_t tp, std::int64
 ///     the rows are put in the order of the sequences; conv1d and scan with the rank's part of the
 ///     parameters; the rows of y go back
 /// The gradients of conv1d, A_log, D and dt_bias are zero outside of the rank's part: their sum over the
-/// ranks is the gradient. Ranks that share a group of B and C each add their part. Arithmetic, dtypes and
-/// kept values are those of MambaCore; dB and dC of a shared group are added in the order of ranks, in f32
-/// (f64 for f64).
+/// ranks is the gradient. Ranks that share a group of B and C each add their part.
+/// Arithmetic, dtypes and kept values are as in MambaCore; dB and dC of a shared group are
+/// added in the order of ranks, in f32 (f64 for f64).
 ///
 /// Every rank of the group makes the same calls in the same order and wants the same gradients. In a group of
 /// one rank this is the core itself.

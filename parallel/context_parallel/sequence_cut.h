@@ -39,8 +39,8 @@ class SequenceCut {
   /// For permute(): rows of all ranks in rank-major order to the order of the microbatch, and back.
   const Permutation& to_natural_order(Device device) const;
   const Permutation& to_rank_major_order(Device device) const;
-  /// Entries of this rank: tokens or labels [T] i64, in host memory -> [local rows]. Error unless there is an
-  /// entry for each row.
+  /// Entries of this rank: tokens or labels [T] i64, in host memory -> [local rows].
+  /// Error unless there is an entry for each row.
   Tensor own(const Tensor& tokens) const;
 
  private:

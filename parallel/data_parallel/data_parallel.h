@@ -29,7 +29,7 @@ struct DataParallelOptions {
 ///
 /// A unit is a block's mixer, or, the root, everything else (embeddings, norms, head). Gradients are summed
 /// over ranks in f32 (f64 for f64), never divided: the loss of each rank is scaled by the labels of all
-/// ranks. The ranks that hold the same parameters are those of the groups "dp_cp" ("dp_shard_cp" shards,
+/// ranks. The ranks that hold the same parameters form the groups "dp_cp" ("dp_shard_cp" shards,
 /// "dp_replicate" holds replicas), for routed experts "expt_dp", which shards them with or without replicas.
 /// A gradient that several ranks form in parts is completed first (GradientSource).
 ///
@@ -56,10 +56,10 @@ struct DataParallelOptions {
 /// pipeline calls begin_backward(). Sources: PyTorch FSDP2; Megatron-LM, distrib_optimizer.py.
 class DataParallel final : public BlockHooks {
  public:
-  /// Takes over the parameters of `model`, which was built on Device::meta, and allocates what this rank
-  /// keeps of them on `device`. A model that has memory already is left alone: the model of one rank, which
-  /// divides nothing (ZeroLevel::none). Tensor parallelism must be installed before, so that its exchanges
-  /// are known. The model must outlive this object.
+  /// Takes over the parameters of `model`, which was built on Device::meta, and allocates this rank's part of
+  /// them on `device`. A model that has memory already is left alone: the model of one rank, which divides
+  /// nothing (ZeroLevel::none). Tensor parallelism must be installed before, so that its exchanges are known.
+  /// The model must outlive this object.
   DataParallel(Stack& model, const ProcessGroups& groups, const DataParallelOptions& options, Device device,
                const GradientSourceOf& source_of = {});
   ~DataParallel() override;
@@ -149,7 +149,7 @@ class DataParallel final : public BlockHooks {
   Unit root_;
   bool keep_blocks_ = false;
   std::optional<FirstExchanges> exchanges_;
-  // What start_waiting() starts, behind the next of these.
+  // Started by start_waiting(), behind the next exchange of exchanges_.
   Unit* waiting_gather_ = nullptr;
   std::optional<WaitingReduction> waiting_reduction_;
   std::optional<std::int64_t> passed_backward_;  // the block, until something else is called

@@ -49,9 +49,9 @@ class FlatUnit {
   FlatUnit(std::vector<Parameter*> parameters, ZeroLevel level, int rank, int ranks, Device device);
 
   bool trained() const { return parameters_[0]->wants_grad(); }
-  /// Whether own_values() is memory apart from values(), which then may be released: ZeRO-3 on several ranks.
-  /// With ZeRO-2 and 3 own_gradients() has memory of its own even on one rank: the sum over the step's
-  /// microbatches so far.
+  /// Whether own_values() is memory apart from values(), which then may be released: ZeRO-3 on
+  /// several ranks. With ZeRO-2 and 3 own_gradients() has memory of its own even on one rank: the
+  /// sum over the step's microbatches so far.
   bool divides_values() const { return divides_values_; }
   const Tensor& values() const { return values_; }
   const Tensor& own_values() const { return own_values_; }

@@ -12,8 +12,8 @@ namespace nemocube {
 struct GradientSource {
   /// The parameter belongs to routed experts: the ranks of "expt_dp" hold it, not those of "dp_cp".
   bool expert = false;
-  /// The ranks that hold the same values and each form a part of the gradient, for their rows or heads. Null:
-  /// no such ranks.
+  /// The ranks that hold the same values and each form a part of the gradient, for
+  /// their rows or heads. Null: no such ranks.
   Communicator* parts = nullptr;
   /// The elements of the local tensor that have parts elsewhere, row-major and ascending.
   std::vector<Range> elements;

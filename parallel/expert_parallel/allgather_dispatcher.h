@@ -10,9 +10,9 @@ namespace nemocube {
 /// ranks of tp_ep call dispatch() and combine together, each with its own tokens, possibly none.
 ///
 /// arithmetic The sum over a token's experts is formed within each rank, ascending j, f32, rounded to the
-///            dtype of the rows; then over ranks in their order, slices of experts (expt_tp) included. Other
-///            layouts of ep round differently, unlike
-///            with AllToAllDispatcher
+///            dtype of the rows; then over ranks in their order, slices of
+///            experts (expt_tp) included. Other layouts of ep round
+///            differently, unlike with AllToAllDispatcher
 /// host       waits once, for the number of rows of this rank's experts, unless all experts are here; hosts
 ///            tell each other how many tokens they have
 /// bytes      a rank of n in tp_ep with T of A tokens, k choices, s bytes for each element of a row, w of a

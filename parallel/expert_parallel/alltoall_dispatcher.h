@@ -18,13 +18,13 @@ namespace nemocube {
 ///   5 unpermute       y[t] = sum over j of weights[t, j] result of choice j
 ///
 /// arithmetic Step 5 is as in LocalDispatcher: on the token's rank, ascending j, f32, rounded once. The rows
-///            of an expert are in the order of ranks and, within a rank, of tokens. Results of slices are
-///            added in the order of ranks, in f32, and rounded to the dtype of the
-///            rows.
+///            of an expert are in the order of ranks and, within a rank, of
+///            tokens. Results of slices are added in the order of ranks, in
+///            f32, and rounded to the dtype of the rows.
 /// bytes      a rank sends, with s bytes for each element of a row:
 ///              counts    8 E (n - 1), n ranks in tp_ep
 ///              ep        (S + V) d s forward, the same backward; S: its rows for other ep ranks, V: rows
-///                        from those
+///                        from them
 ///              expt_tp   ((x - 1) Q + (A - Q)) d s forward, the same backward; x ranks in expt_tp, Q: rows
 ///                        after the exchange over ep, A: the Q of all x ranks together
 /// errors     Error unless ep divides the experts; as ops/permute. Ranks that disagree about counts stop: a

@@ -72,11 +72,11 @@ class HypercubeGrid {
   HypercubeGrid(std::vector<GridDimension> dimensions, std::int64_t offset, std::int64_t world);
 
   /// Adds a second factorisation of the same ranks, such as expert:expt_tp=1,ep=4,expt_dp=2,pp=2 beside
-  /// tp=2,cp=1,dp=4,pp=2. The `shared` dimensions must give the same groups in the view and in the base, each
-  /// dimension alone and all together; groups() then returns the groups of the base. Throws Error for a name
-  /// that is taken, dimensions that the constructor would refuse, a product other than the grid's size, and
-  /// shared dimensions that are repeated, missing in the view or the base, or give different groups (the
-  /// message lists both).
+  /// tp=2,cp=1,dp=4,pp=2. The `shared` dimensions must give the same groups in the view and in the base,
+  /// each dimension alone and all together; groups() then returns the groups of the base. Throws Error
+  /// for a name that is taken, dimensions that the constructor would refuse, a product other than the
+  /// grid's size, and shared dimensions that are repeated, missing in the view or the base, or give
+  /// different groups (the message lists both).
   void add_view(const std::string& name, std::vector<GridDimension> dimensions,
                 const std::vector<std::string>& shared = {});
 

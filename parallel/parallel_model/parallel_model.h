@@ -18,7 +18,7 @@ namespace nemocube {
 ///
 /// The ranks of a replica (groups tp, cp, pp) get the same microbatches; Sequences always describe whole
 /// microbatches. All ranks of the plan's grid call every function together, in the same order. Other ranks of
-/// the world know nothing of the model: "all ranks" below are those of the grid.
+/// the world know nothing of the model: "all ranks" below means all ranks of the grid.
 class ParallelModel {
  public:
   /// `model` was built on Device::meta with part_of() of this plan; its memory is allocated here on `device`.
@@ -66,8 +66,8 @@ class ParallelModel {
   /// states are on the ranks of the last stage, elsewhere they are undefined. With a state, no sequence is
   /// cut over cp: the ranks of a cp group compute the same.
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr);
-  /// Logits of `rows` of hidden() with a state, over the whole vocabulary, on every rank of the replica:
-  /// [rows, vocabulary].
+  /// Logits of `rows` of hidden() with a state, over the whole vocabulary, on every
+  /// rank of the replica: [rows, vocabulary].
   Tensor logits(const Var& hidden, const std::vector<std::int64_t>& rows, const Sequences& sequences);
 
  private:

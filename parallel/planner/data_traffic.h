@@ -17,7 +17,7 @@ using UnitMoves = std::map<std::int64_t, BlockMoves>;  ///< by block; the root m
 UnitMoves count_moves(const ModelSetup& setup, const LocalParameters& parameters, const Program& program,
                       const ParallelPlan& plan);
 
-/// Adds what DataParallel sends in a step, from begin_step() to finish_update():
+/// Adds the traffic of DataParallel in a step, from begin_step() to finish_update():
 ///
 ///     gathers        ZeRO-3: each rank sends its part of the weights to every other one. The root is
 ///                    gathered once, a block before the passes for which its weights are not there

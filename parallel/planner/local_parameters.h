@@ -53,8 +53,8 @@ struct LocalParameters {
   }
 };
 
-/// The parts of all ranks, each computed at its first use. A run of one rank has no buffers, and its pieces
-/// have no gaps.
+/// The parts of all ranks, each computed at its first use. A run of one rank has
+/// no buffers, and its pieces have no gaps.
 class ModelParts {
  public:
   /// Throws Error as TensorCuts does.

@@ -11,8 +11,8 @@
 
 namespace nemocube {
 
-/// What the forward and backward passes of a step send: tensor, sequence and context parallelism, experts,
-/// the loss, and the exchanges between stages.
+/// The traffic of the forward and backward passes of a step: tensor, sequence and context parallelism,
+/// experts, the loss, and the exchanges between stages.
 ///
 /// Exact where all microbatches are alike, every parameter is trained, and each rank's tokens are spread
 /// evenly over the experts, with the remainder on the first experts (RouterOptions::balanced). With other

@@ -9,8 +9,8 @@
 
 namespace nemocube {
 
-/// The groups of every rank of a plan, by arithmetic: the groups that ProcessGroups makes, and Group::world,
-/// all ranks of the grid.
+/// The groups of every rank of a plan, by arithmetic: the groups that ProcessGroups makes,
+/// and Group::world, all ranks of the grid.
 class PlannedGroups {
  public:
   explicit PlannedGroups(const HypercubeGrid& grid)

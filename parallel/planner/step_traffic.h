@@ -6,7 +6,7 @@
 
 namespace nemocube {
 
-/// What every rank of a plan sends in one step, for the passes of the model and for data parallelism.
+/// The traffic of every rank of a plan in one step, for the passes of the model and for data parallelism.
 /// ModelTraffic states the assumptions.
 class StepTraffic {
  public:

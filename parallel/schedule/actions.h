@@ -5,9 +5,9 @@
 
 namespace nemocube {
 
-/// One piece of work of a training step: one stage and one microbatch. The backward pass is one action (B),
-/// or two: the input gradient (I), for which the stage before waits, and, at any later time, the weight
-/// gradients (W).
+/// One piece of work of a training step: one stage and one microbatch. The backward pass is
+/// one action (B), or two: the input gradient (I), for which the stage before waits, and, at
+/// any later time, the weight gradients (W).
 struct Action {
   enum class Kind : std::uint8_t {
     forward,          ///< F
@@ -38,8 +38,8 @@ std::vector<std::int64_t> ranks_of_stages(const Schedule& schedule);
 /// The highest microbatch of any action plus 1; 0 for a schedule without actions.
 std::int64_t microbatch_count(const Schedule& schedule);
 
-/// The schedule without the actions of microbatches `count`, `count` + 1, ..., in the same order, for a short
-/// last batch of an epoch.
+/// The schedule without the actions of microbatches `count`, `count` + 1, ..., in the same
+/// order, for a short last batch of an epoch.
 Schedule first_microbatches(Schedule schedule, std::int64_t count);
 
 }  // namespace nemocube

@@ -19,10 +19,10 @@ namespace nemocube {
 ///   with                       ceil(blocks / layers_per_stage); where that is no multiple of pp, the next
 ///                              one above (`round` is "up") or below ("down")
 ///
-/// `round` is the setting round_virtual_stages_to_pp_multiple; empty: no rounding. `unit` is the word in
-/// messages for the counted things: "block" or "layer". Error for sizes below 1, for any other `round`, for a
-/// number that is no multiple of pp, and for a number of stages for each rank that the schedule does not take
-/// (check_chunks).
+/// `round` is the setting round_virtual_stages_to_pp_multiple; empty: no rounding. `unit` is the
+/// word in messages for the counted things: "block" or "layer". Error for sizes below 1, for any
+/// other `round`, for a number that is no multiple of pp, and for a number of stages for each rank
+/// that the schedule does not take (check_chunks).
 std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t blocks,
                           std::optional<std::int64_t> layers_per_stage = {}, std::string_view round = {},
                           const char* unit = "block");
@@ -32,7 +32,7 @@ std::int64_t count_stages(ScheduleKind kind, std::int64_t pp, std::int64_t block
 std::vector<ModelChunk> even_stages(std::int64_t blocks, std::int64_t stages, const char* unit = "block");
 
 /// Time of a block of each kind, of the embeddings, and of final norm, head and loss, relative to each other.
-/// Defaults: those of the kinds (BlockType::pipeline_weight), which are NeMo AutoModel's.
+/// Defaults: as the kinds say (BlockType::pipeline_weight), which are NeMo AutoModel's.
 struct BlockWeights {
   BlockWeights();
   std::vector<double> kinds;  ///< in the order of block_kinds()
@@ -43,10 +43,10 @@ struct BlockWeights {
   bool operator==(const BlockWeights&) const = default;
 };
 
-/// "moe=3,attention=2": the value of NEMOAUTOMODEL_PP_BLOCK_WEIGHTS. Names are those of the kinds, embeddings
-/// and head; ':' may stand for '=', spaces around words are skipped, and names that are left out keep their
-/// default. Error naming the part that has another form, an unknown name, a name given twice, or a weight
-/// that is negative or no finite number.
+/// "moe=3,attention=2": the value of NEMOAUTOMODEL_PP_BLOCK_WEIGHTS. Names are those of the kinds,
+/// "embeddings" and "head"; ':' may stand for '=', spaces around words are skipped, and names that are left
+/// out keep their default. Error naming the part that has another form, an unknown name, a name given twice,
+/// or a weight that is negative or no finite number.
 BlockWeights parse_block_weights(std::string_view text);
 
 /// Stages of about equal weight. The target of stage i is the remaining weight divided by the remaining

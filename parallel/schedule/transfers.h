@@ -30,7 +30,7 @@ std::ostream& operator<<(std::ostream& out, const Transfer& transfer);
 /// that two ranks that meet in an exchange list their common transfers in the same order.
 using Exchange = std::vector<Transfer>;
 using ProgramItem = std::variant<Action, Exchange>;
-/// What one rank does, one item after another.
+/// The work of one rank, one item after another.
 using Program = std::vector<ProgramItem>;
 
 /// The program of every rank: its actions, with exchanges between them.

@@ -34,8 +34,8 @@ namespace nemocube {
 /// One rank's part of one tensor. Ranges are of local elements, row-major, ascending, with gaps between.
 struct TensorCut {
   Shard shard;
-  /// The group over which a gradient has to be summed, besides those of data and context parallelism: each of
-  /// its ranks has a part of the gradient of the elements `summed`, which are the same on all of them.
+  /// The group over which a gradient has to be summed, besides groups of data and context parallelism: each
+  /// of its ranks has a part of the gradient of the elements `summed`, which are the same on all of them.
   std::optional<Group> sum;
   std::vector<Range> summed;
   /// The elements that norms and checkpoints take from this rank, as the first rank that holds them. Copies

@@ -68,7 +68,7 @@ class TensorParallel {
   void share_norm_groups(Stack& model, Communicator& sharers);
   /// For layers that ask for their rows.
   void number_rows(Stack& model);
-  RowCut rows_at(bool own) const;  ///< those of the group, or this rank's part of them
+  RowCut rows_at(bool own) const;  ///< rows of the group, or this rank's part of them
   Sequences rows_of_group(const Sequences& whole) const;
   /// How many of them each rank has, where rows are cut.
   std::vector<std::int64_t> rows_of_ranks(const Sequences& whole) const;

@@ -11,15 +11,15 @@
 namespace nemocube {
 
 CommOptions comm_options(const Recipe& recipe);
-/// What keys and variables together say about a run (resolve_environment()), with a line in the log for each
-/// note. Sets the variables that the recipe asks for, and in `recipe` the kernels that the settings choose.
-/// To be called before other threads run.
+/// Settings of a run from keys and environment variables (resolve_environment()), with a line in the log for
+/// each note. Sets the variables that the recipe asks for, and in `recipe` the kernels that the settings
+/// choose. To be called before other threads run.
 ParallelSettings settle(Recipe& recipe);
-/// device_of_rank() with what the recipe says: `share_device`, `dist_env.backend`,
+/// device_of_rank() with these keys of the recipe: `share_device`, `dist_env.backend`,
 /// `debug.synchronise_launches`, `allow_tf32`.
 Device recipe_device(const Recipe& recipe, Device chosen, World& world);
-/// Whether ranks of CUDA devices exchange tensors by NCCL, as far as the recipe says it: `dist_env.backend`,
-/// `share_device`.
+/// Whether ranks of CUDA devices exchange tensors by NCCL, by two keys of the
+/// recipe: `dist_env.backend`, `share_device`.
 bool exchanges_by_nccl(const Recipe& recipe);
 OptimizerOptions optimizer_options(const OptimizerSection& section);
 LoaderOptions loader_options(const Recipe& recipe, std::int64_t dp_rank, std::int64_t dp_size);
@@ -28,11 +28,11 @@ BatchShape batch_shape(const Recipe& recipe);
 /// distributed.mp_policy asks for another dtype of computation, or another one of reductions than the
 /// accumulation dtype.
 DType weight_dtype(const Recipe& recipe, const ModelConfig& config);
-/// What the section `peft`, which the recipe has, adapts of this model: the choice of its
-/// patterns, or the adapters in peft.adapter_path.
+/// The adapters of this model that the recipe's section `peft` asks for: by its patterns, or as in
+/// peft.adapter_path. pre: the section is there.
 ChosenAdapters recipe_adapters(const Recipe& recipe, const ModelSetup& setup);
-/// The recipe's model, with what the recipe adapts and freezes, and the multi-token prediction that it
-/// trains. `source` is the recipe's model.
+/// The recipe's model, with its adapters, frozen tensors and trained multi-token
+/// prediction. `source` is the recipe's model.
 ModelSetup recipe_setup(const Recipe& recipe, const OpenedModel& source);
 /// The model with its weights, its loss chunks and the coefficients of its routers' auxiliary losses, divided
 /// among the ranks. Of several ranks all call together. `config`: of config_of_model().

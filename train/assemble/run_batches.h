@@ -14,7 +14,7 @@ bool draws_for_rows(const Recipe& recipe);
 /// The batches that a Loader gives for a step, without padding, and numbered where draws_for_rows() says so.
 std::vector<TokenBatch> batches_of_step(const Recipe& recipe, std::span<const Batch> batches);
 
-/// What the microbatches of a run hold, of the rank that gets most.
+/// Sizes of a run's microbatches, of the rank that gets most.
 struct RunBatches {
   std::int64_t tokens = 0;       ///< of the largest microbatch, padding left out
   std::int64_t sequences = 0;    ///< of a microbatch, at most
@@ -30,10 +30,10 @@ struct BatchCapacity {
   TokenBatch fit(TokenBatch batch) const;
 };
 
-/// The microbatches that a Loader with these options gives in so many epochs. Where that are more rows than
-/// can be looked at in a moment, the longest rows of the data set count as one microbatch.
+/// The microbatches that a Loader with these options gives in `epochs` epochs. With too many rows for a quick
+/// look, the longest rows of the data set count as one microbatch.
 RunBatches batches_of_run(const Dataset& dataset, const LoaderOptions& options, std::int64_t epochs);
-/// Of the largest of these microbatches, the same on all ranks.
+/// The capacity for the largest of these microbatches, the same on all ranks.
 BatchCapacity capacity_of_run(const RunBatches& batches);
 
 }  // namespace nemocube

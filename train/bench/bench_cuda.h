@@ -37,12 +37,12 @@ CudaRates measure_cuda_rates(DType dtype, bool small);
 
 /// Runs cases on the CUDA device: each is called once to warm up, verified, and measured. On a device a
 /// measurement is the time of a call, beside its floor: the larger of its bytes and its operations at the
-/// measured rates. With `cold` the L2 is emptied before each call, which is timed by events of the device;
-/// without, calls follow one another, and operands that fit stay in the L2, so that a time can be below the
-/// floor. Under tools/cuda_emulator, whose times say nothing, a measurement is what the emulator counted in
+/// measured rates. With `cold` the L2 is emptied before each call, which is timed by events of the device.
+/// Without `cold` calls follow one another, and small operands stay in the L2, so that a time can be below
+/// the floor. Under tools/cuda_emulator, whose times say nothing, a measurement is the emulator's counters of
 /// one call. Prints a table, or with `json` one object a line: the device, then each case. With `markdown`,
-/// which the emulator alone can fill, it prints a section for each case (kernel_report.h) of its second call,
-/// and verifies nothing; `cases` then names a file that a line is added to for each (counted_cases.h).
+/// which works under the emulator only, prints a section for each case (kernel_report.h) about its second
+/// call, and verifies nothing; `cases` then names a file that gets a line for each case (counted_cases.h).
 /// Returns whether all cases verified.
 class BenchCuda {
  public:
@@ -63,7 +63,7 @@ class BenchCuda {
   bool all_ok_ = true;
 };
 
-/// What each column and field means: of what is counted (kernel_counters.h), or of what is timed.
+/// The meaning of each column and field: of counters (kernel_counters.h), or of times.
 std::string_view bench_cuda_legend(bool counted);
 
 }  // namespace nemocube

@@ -29,20 +29,20 @@ struct BenchOpOptions {
 ///   bytes / bandwidth  bandwidth measured for the same number of bytes, which may fit in a cache; with
 ///                      `cold` the bandwidth of memory
 ///   flops / FLOP/s     FLOP/s of large matrix products
-/// The output is a legend and a table. With `json` it is one object a line: {"machine": .., "rates": ..}
-/// first, then {"op": .., ..} for each case. Returns false when a case failed its verification. Throws Error
-/// when no case matches `op` and `variant`; the message lists the operations, or the variants of the
-/// operation.
-/// On Device::cuda only the operations with CUDA kernels are benched; see BenchCuda for what is measured
-/// then.
+/// The output is a legend and a table. With `json` the output is one object a
+/// line: {"machine": .., "rates": ..} first, then {"op": .., ..} for each case.
+/// Returns false when a case failed its verification. Throws Error when no case
+/// matches `op` and `variant`; the message lists the operations, or the variants
+/// of the operation. On Device::cuda only operations with CUDA kernels are
+/// benched; BenchCuda says what is measured there.
 bool bench_op(const BenchOpOptions& options, std::ostream& out);
 /// The operations that `op` stands for: itself, or all that have benchmarks when empty.
 std::vector<std::string_view> benched_operations(const std::string& op);
 
-/// What each column of the table and each field of the JSON lines means.
+/// The meaning of each column of the table and each field of the JSON lines.
 std::string_view bench_op_legend();
 
-/// The least time of a case in seconds and what sets it: "L1", "L2", .., "DRAM", or "products".
+/// The least time of a case in seconds, and its cause: "L1", "L2", .., "DRAM", or "products".
 struct Floor {
   double seconds = 0;
   std::string bound;

@@ -39,8 +39,8 @@ struct BenchStepResult {
   std::int64_t peak_bytes = 0;       ///< largest resident size of the process so far
   std::int64_t tensor_peak_bytes = 0;  ///< on the device of the model
   double loss_first = 0, loss_last = 0;
-  /// Of one rank, per step of those that the median is taken over. Collectives run beside the computation, so
-  /// the three need not add up to the step.
+  /// Times of one rank for a step, over the steps of the median. Collectives run beside the computation, so
+  /// the three times need not add up to the step.
   struct RankTimes {
     double compute = 0;      ///< the step without waiting for a collective's result
     double collectives = 0;  ///< in which this rank sent, received or added; by NCCL, or waited for others
@@ -50,21 +50,21 @@ struct BenchStepResult {
   };
   std::vector<RankTimes> ranks;  ///< of each rank; empty for one
   std::int64_t peak_bytes_all_ranks() const;
-  /// Profile zones (core/profile.h) of the steps that the median is taken over: totals for one step.
+  /// Profile zones (core/profile.h) of the steps of the median: totals for one step.
   std::map<std::string, ZoneTotal> zones;
   /// Waits of the host for a device (core/host_wait.h) in these steps, all together, by name.
   std::map<std::string, std::int64_t> host_waits;
   std::int64_t launches =
       0;  ///< of kernels, products and graphs on a CUDA device, in a step (cuda::launches)
-  std::int64_t launches_in_graphs = 0;  ///< of kernels and products, in those graphs
+  std::int64_t launches_in_graphs = 0;  ///< of kernels and products, in these graphs
   std::int64_t warm_steps = 0;          ///< that the median is taken over
   /// Of the last step, on rank 0, under `tools/cuda_emulator/run --timeline`.
   std::optional<StepTimeline> timeline;
   double gemm_seconds() const;  ///< spent in matrix products, per step
 };
 
-/// Whole training steps on random tokens: forward, backward, clip, AdamW. All ranks
-/// call it and get the result; times of steps and zones are those of rank 0.
+/// Whole training steps on random tokens: forward, backward, clip, AdamW. All ranks call bench_step() and get
+/// the result; times of steps and zones are of rank 0.
 BenchStepResult bench_step(const BenchStepOptions& options, World& world);
 
 /// Largest resident size of this process in bytes (VmHWM); 0 where /proc does not say.

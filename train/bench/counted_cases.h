@@ -21,7 +21,7 @@ struct CountedCase {
   BenchShape shape;
   std::vector<CountedKernel> kernels;
 
-  /// A size of the shape; throws Error naming the case where it has none of that name.
+  /// A size of the shape; throws Error naming the case where the shape has no such size.
   double size(const std::string& name) const;
 };
 
@@ -41,7 +41,7 @@ CountedCase counted_case(const std::string& op, const BenchCase& work, const Ker
 
 /// Adds a line of JSON to the file. Throws Error where it cannot be written.
 void append_counted_case(const std::filesystem::path& file, const CountedCase& counted);
-/// Throws Error naming the file and what is wrong with it.
+/// Throws Error naming the file and its mistake.
 CountedCases read_counted_cases(const std::filesystem::path& file);
 
 }  // namespace nemocube

@@ -8,7 +8,7 @@
 
 namespace nemocube {
 
-/// What tools/cuda_emulator counted of one kernel, over all of its launches.
+/// Counters of tools/cuda_emulator for one kernel, over all of its launches.
 struct KernelCount {
   std::string name = {};  ///< as C++ writes it, with namespaces, template arguments and parameters
   std::int64_t launches = 0;
@@ -27,7 +27,7 @@ struct KernelCount {
   double occupancy = 1;  ///< warps of a multiprocessor over the most it can have, at the last launch
 };
 
-/// What was counted between cudaProfilerStart and cudaProfilerStop, for all kernels together.
+/// Counters between cudaProfilerStart and cudaProfilerStop, for all kernels together.
 struct KernelCounters {
   std::int64_t launches = 0;
   std::int64_t dram_bytes = 0;      ///< between a modelled L2 and memory
@@ -45,7 +45,7 @@ struct KernelCounters {
 /// a device.
 std::optional<std::filesystem::path> kernel_counters_file();
 
-/// Reads the emulator's JSON. Throws Error naming the file when it is not what the emulator writes.
+/// Reads the emulator's JSON. Throws Error naming the file when it has another form.
 KernelCounters read_kernel_counters(const std::filesystem::path& file);
 /// The same for text; `name` stands for the file in messages.
 KernelCounters parse_kernel_counters(std::string_view text, const std::string& name);

@@ -6,7 +6,7 @@
 #include "train/bench/kernel_counters.h"
 #include "train/cost/gpu_rates.h"
 
-/// What an H100 could make of counted kernels, as tables of docs/kernels.md.
+/// Estimates for counted kernels on an H100, as tables of docs/kernels.md.
 namespace nemocube {
 
 /// How the work of a launch lies on the multiprocessors.
@@ -15,11 +15,11 @@ enum class Placement {
   even,    ///< shared evenly, as with many blocks for each multiprocessor
 };
 
-/// How many times its even share the busiest multiprocessor has of a kernel's work: 1.5 for 88 blocks on 132.
+/// Work of the busiest multiprocessor over an even share of the kernel's work: 1.5 for 88 blocks on 132.
 /// Launches of one kernel count as equally large.
 double busiest_share(const KernelCount& k, const GpuRates& rates = {});
 
-/// The least time that the rates allow a kernel, all launches together. Placement bears on what belongs to a
+/// The least time that the rates allow a kernel, all launches together. Placement counts for resources of a
 /// multiprocessor: tensor cores, multiply-adds, shared memory, issue.
 struct ModelledTime {
   double seconds = 0, shared_seconds = 0;
@@ -29,10 +29,10 @@ struct ModelledTime {
 ModelledTime modelled_time(const KernelCount& k, Placement placement = Placement::blocks,
                            const GpuRates& rates = {});
 
-/// The most DRAM bytes that a case may move, as a multiple of those of its contract; 0 where there is no such
-/// aim because operations take longer than the bytes.
+/// The most DRAM bytes that a case may move, as a multiple of its contract's bytes; 0 (no such aim) where
+/// operations take longer than the bytes.
 double dram_aim(const std::string& op, const BenchCase& work, const GpuRates& rates = {});
-/// The aims that a case misses, and those that a kernel of it misses, in words: "DRAM 1.21 > 1.05".
+/// The aims that a case or one of its kernels misses, in words: "DRAM 1.21 > 1.05".
 std::vector<std::string> missed_aims(const std::string& op, const BenchCase& work,
                                      const KernelCounters& counted);
 std::vector<std::string> missed_aims(const KernelCount& k, bool memory_bound);

@@ -13,7 +13,7 @@ struct Cache {
   std::int64_t bytes = 0;  ///< sum over all instances of the cache that the threads of this program use
 };
 
-/// What a benchmark ran on.
+/// The machine of a benchmark.
 struct Machine {
   std::string cpu;                ///< model name, or the architecture where the system names no model
   int cores = 0;                  ///< logical CPUs that this process may use

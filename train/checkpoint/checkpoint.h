@@ -32,12 +32,12 @@
 /// A checkpoint is written under a temporary name and renamed when every byte is durable, so a directory with
 /// the final name is always complete.
 ///
-/// On several ranks each one writes and reads what it owns, straight from and into its memory, so
-/// checkpoint_dir must be seen by all (train/checkpoint/shared_directory.h). All check equal parts of the
-/// files for damage. Rank 0 does everything else. All ranks call each function together, and with the same
-/// arguments unless a function says otherwise; all get the same result or all throw, with the text of the
-/// rank that failed (parallel/comm/together.h). Ranks wait for the slowest, which may take long: see
-/// StorageTime.
+/// On several ranks each one writes and reads its own tensors, straight from and into its memory,
+/// so all ranks must see checkpoint_dir (train/checkpoint/shared_directory.h). All ranks check equal
+/// parts of the files for damage. Rank 0 does everything else. All ranks call each function together,
+/// and with the same arguments unless a function says otherwise; all get the same result or all
+/// throw, with the text of the rank that failed (parallel/comm/together.h). Ranks wait for the
+/// slowest, which may take long: see StorageTime.
 namespace nemocube {
 
 class Checkpoints {
@@ -45,23 +45,23 @@ class Checkpoints {
   /// `world`: the ranks of the run; null for one rank. Does not communicate.
   Checkpoints(const CheckpointSection& section, std::string resolved_recipe, World* world = nullptr,
               const RankLayout& layout = {});
-  /// Waits for the saves that have begun, also while an exception unwinds the stack, because the save threads
-  /// of the other ranks need this one's; then not for longer than ranks wait for messages.
+  /// Waits for saves that have begun. While an exception unwinds the stack it waits, too, for save threads of
+  /// other ranks need this rank's, but not longer than ranks wait for messages.
   ~Checkpoints();
 
   /// Writes a checkpoint, moves LATEST to it and prunes old checkpoints. The first save() after a load()
-  /// moves the checkpoints of steps after the loaded one to abandoned/: they belong to a branch that this run
-  /// has left. Returns the directory of the new checkpoint.
+  /// moves the checkpoints of steps after the loaded one to abandoned/: these belong to a branch that this
+  /// run has left. Returns the directory of the new checkpoint.
   ///
   /// With the key is_async the tensors that this rank writes are copied to memory of the host, and a thread
   /// writes the copy while training goes on, beside the collectives of training (World::background_group()).
-  /// Then a save() first waits for what the one before it has begun. One checkpoint at a time, in the order
-  /// of the calls, as without the key.
+  /// A save() then first waits until the save before it is done. Checkpoints are written one at a time, in
+  /// the order of the calls, as without the key.
   std::filesystem::path save(const LoadedModel& model, const Optimizer& optimizer, const RunState& state);
 
   /// Writes the validation losses of a saved step, by name of the set, into the checkpoint. Then points
   /// LOWEST_VAL to the checkpoint with the lowest finite loss of the set best_metric_key; of equal losses the
-  /// earliest wins. With the key is_async the thread does this, after what save() has begun.
+  /// earliest wins. With the key is_async the thread does this, after the save that has begun.
   void note_losses(const std::filesystem::path& checkpoint, const std::map<std::string, double>& losses);
 
   /// A checkpoint that is complete under its name.
@@ -71,35 +71,35 @@ class Checkpoints {
     std::int64_t bytes = 0;  ///< of all files; 0 on other ranks than rank 0
     double seconds = 0;      ///< that writing took
   };
-  /// Those of save() that this function has not returned before, in their order, on this rank alone. Throws
-  /// the Error of a save() that has failed.
+  /// The checkpoints of save() that this function has not returned before, in their order, on this rank
+  /// alone. Throws the Error of a save() that has failed.
   std::vector<Published> take_published();
-  /// Waits until all that was begun is done. Throws the Error of what failed. Does not communicate.
+  /// Waits until all begun work is done. Throws the Error of work that failed. Does not communicate.
   void finish();
 
   /// CheckpointFolder::recover(), if `locked`: whether this rank holds the lock of the directory
   /// (train/run/run_lock.h). Rank 0 counts.
   void recover(bool locked = true, const LoggedLosses& logged = {}) const;
 
-  /// The checkpoint to resume from: the one that the key restore_from names (LATEST, LOWEST_VAL, a name in
-  /// checkpoint_dir, or a path), else CheckpointFolder::newest(). Throws Error when restore_from does not
-  /// exist.
+  /// The checkpoint to resume from: named by the key restore_from (LATEST,
+  /// LOWEST_VAL, a name in checkpoint_dir, or a path), else
+  /// CheckpointFolder::newest(). Throws Error when restore_from does not exist.
   std::optional<std::filesystem::path> find() const;
 
-  /// RunState::moment of a checkpoint, on every rank; nothing where it has none or cannot be read, which
-  /// load() reports.
+  /// RunState::moment of a checkpoint, on every rank; nothing where the checkpoint has none or cannot be
+  /// read, which load() reports.
   std::optional<Moment> moment_of(const std::filesystem::path& checkpoint) const;
 
   /// Reads a checkpoint of any layout and dtype into a model and optimizer of the same kind
   /// (restore_tensors()); in the same dtype every bit is as it was at save(). Of several ranks each reads
-  /// Parameter::own; call DataParallel::spread_values() afterwards. Rank 0 logs which other layout the
-  /// checkpoint comes from. The keys load_optim, load_scheduler and finetune leave out what they name, in the
-  /// returned state as well. Errors name the file and what in the file is damaged, missing, unexpected or of
-  /// another shape. For a damaged checkpoint they also name the newest intact one before it.
+  /// Parameter::own; call DataParallel::spread_values() afterwards. Rank 0 logs the layout of the checkpoint
+  /// where it differs. The keys load_optim, load_scheduler and finetune leave out their parts, in the
+  /// returned state as well. Errors name the file and the tensor or field in it that is damaged, missing,
+  /// unexpected or of another shape. For a damaged checkpoint they also name the newest intact one before it.
   RunState load(const std::filesystem::path& checkpoint, Stack& model, Optimizer& optimizer);
 
   /// Removes checkpoints beyond max_recent_checkpoints. save() does so too; a run that resumes calls prune()
-  /// for the save that a kill may have ended before this. Does nothing where the checkpoint loaded last lies
+  /// for a save that was killed before its pruning. Does nothing where the checkpoint loaded last lies
   /// elsewhere or has later ones beside it.
   void prune() const;
 
@@ -128,7 +128,7 @@ class Checkpoints {
   std::mutex published_mutex_;
   std::vector<Published> published_;
   std::unique_ptr<Background>
-      background_;  // null: none has been needed. Last, because its thread uses the others
+      background_;  // null: not needed yet. Last, because its thread uses the other members
 };
 
 /// Bytes of a checkpoint of the whole model, or of all adapters, with moments and masters, at most.

@@ -11,8 +11,8 @@
 #include "train/checkpoint/run_state.h"
 
 /// The names in a checkpoint directory: which checkpoints exist, which one was written last, which belong to
-/// a branch that the run has left. This class only renames, and removes what no longer has a final name.
-/// After every rename each checkpoint is still complete under some name.
+/// a branch that the run has left. This class only renames, and removes only directories without a final
+/// name. After every rename each checkpoint is still complete under some name.
 namespace nemocube {
 
 /// The validation losses, by name of the set, that the logs hold for the step of a published checkpoint with
@@ -25,7 +25,7 @@ class CheckpointFolder {
   /// best_metric_key: the validation set whose loss selects LOWEST_VAL.
   CheckpointFolder(std::filesystem::path dir, std::string best_metric_key);
 
-  /// Of a temporary file by which ranks see that they share the directory.
+  /// Name of a temporary file by which ranks check that they share the directory.
   static constexpr const char* token_name = "ranks";
 
   const std::filesystem::path& dir() const { return dir_; }
@@ -36,27 +36,27 @@ class CheckpointFolder {
   std::vector<std::filesystem::path> published() const;
   /// The published() checkpoints written after more than `steps` steps.
   std::vector<std::filesystem::path> later_than(std::int64_t steps) const;
-  /// The checkpoint with the highest serial among those with a state.json. If none has a serial: the one that
-  /// LATEST points to, else the one of the highest step. If none has a state.json: the likeliest candidate,
-  /// so that reading it reports what is wrong.
+  /// The checkpoint with the highest serial among those with a state.json. If none has a serial: the
+  /// checkpoint that LATEST points to, else that of the highest step. If none has a state.json: the likeliest
+  /// candidate, whose reading then reports the fault.
   std::optional<std::filesystem::path> newest() const;
   /// The serial of the next checkpoint. `parent_serial` belongs to the loaded checkpoint, which may lie in
   /// another directory.
   std::int64_t next_serial(std::int64_t parent_serial) const;
 
   /// Renames a complete staged checkpoint to its final name and points LATEST to it. An older checkpoint of
-  /// that name is moved to abandoned/, as are checkpoints of left branches: those of steps after the
-  /// parent's. Where abandoned/NAME is taken they become NAME.1, NAME.2 and so on.
+  /// the same name is moved to abandoned/, and so are checkpoints of left branches, of steps after the
+  /// parent's. Where abandoned/NAME is taken, the names become NAME.1, NAME.2 and so on.
   void publish(StagingDirectory& staging, const std::filesystem::path& target, const Origin& origin) const;
 
-  /// Completes what a killed process had begun: renames, losses that it had logged and not yet noted in its
-  /// newest checkpoint, and the links. Removes its temporary files. No other run may be using the directory.
+  /// Completes the work of a killed process: renames, losses that were logged and not yet noted in the newest
+  /// checkpoint, and links. Removes the process's temporary files. No other run may be using the directory.
   void recover(const LoggedLosses& logged = {}) const;
 
-  /// Removes the oldest checkpoints until `keep` are left, but never `newest` and never the one with the
-  /// lowest loss of the others. Where LOWEST_VAL points already depends on the loss of `newest`, which is
-  /// noted after its save has pruned; the same checkpoints are therefore kept whenever prune() is called
-  /// again for it.
+  /// Removes the oldest checkpoints until `keep` are left, but never `newest` and never the one
+  /// with the lowest loss of all others. LOWEST_VAL is not used for this: it depends on the loss
+  /// of `newest`, which is noted after the save has pruned. So every further prune() for the
+  /// same `newest` keeps the same checkpoints.
   void prune(std::int64_t keep, const std::filesystem::path& newest) const;
 
   /// Writes losses.json of a checkpoint: losses by name of the validation set.

@@ -19,10 +19,10 @@ void write_checksums(const std::filesystem::path& checkpoint, const FileSums& su
 /// damaged.
 std::optional<FileSums> read_checksums(const std::filesystem::path& checkpoint);
 
-/// Of the text of such a file. Throws Error naming `file`.
+/// The sums in the text of such a file. Throws Error naming `file`.
 FileSums parse_checksums(std::string_view text, const std::filesystem::path& file);
 
-/// What is said of a file with another length or CRC-32C than it was written with.
+/// Messages about a file whose length or CRC-32C has changed since the checkpoint was written.
 std::string wrong_length(const std::filesystem::path& file, std::int64_t bytes, const FileSum& want);
 std::string wrong_crc(const std::filesystem::path& file, std::uint32_t crc32c, const FileSum& want);
 

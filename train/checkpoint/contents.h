@@ -10,7 +10,7 @@
 #include "data/json/json.h"
 #include "train/checkpoint/run_state.h"
 
-/// What a checkpoint holds, for people who look into it.
+/// The contents of a checkpoint, for people who look into it.
 namespace nemocube {
 
 struct CheckpointTensor {
@@ -34,18 +34,18 @@ struct CheckpointContents {
   std::vector<CheckpointTensor> weights, optimizer;
   std::vector<CheckpointFile> files;  ///< regular files by name, checksums.json and strays included
   std::optional<FileSums> sums;       ///< nothing in checkpoints of 0.1.0
-  /// What is wrong, each text naming the file: unreadable files, weights that are not those of config.json,
-  /// tensors of the optimizer that no weight has, parts that do not make up their tensor.
+  /// Faults, each text naming the file: unreadable files, weights that contradict config.json, tensors of the
+  /// optimizer without a weight, parts that do not make up their tensor.
   std::vector<std::string> faults;
 };
 
-/// Reads headers, indices and small files of a checkpoint; with `compare` also what two parts of one tensor
-/// both hold (cover_faults()). A damaged file gives a fault, and the others are read all the same.
+/// Reads headers, indices and small files of a checkpoint; with `compare` also elements that two parts of one
+/// tensor both hold (cover_faults()). A damaged file gives a fault, and all others are still read.
 CheckpointContents read_contents(const std::filesystem::path& checkpoint, bool compare);
 
-/// The checkpoint behind what a user named: a directory with any part of one, RUN/LATEST and RUN/LOWEST_VAL
-/// as what they point to now, or RUN as RUN/LATEST where there is that link. Throws Error that names the
-/// places looked at.
+/// The checkpoint behind a user's name: a directory with any part of a checkpoint, RUN/LATEST and
+/// RUN/LOWEST_VAL with the links followed, or RUN, which stands for RUN/LATEST where that link exists. Throws
+/// Error that names the places looked at.
 std::filesystem::path find_checkpoint(std::filesystem::path named);
 
 }  // namespace nemocube

@@ -14,34 +14,34 @@
 #include "train/recipe/recipe.h"
 
 /// The state of an optimizer (Optimizer::state()) in the directory optim/ of a checkpoint: one rank writes
-/// optimizer.safetensors, rank 2 of 8 writes optimizer-00002-of-00008.safetensors, with the state of what it
-/// owns. index.json names every tensor of the whole model's state, and which file holds which part:
+/// optimizer.safetensors, rank 2 of 8 writes optimizer-00002-of-00008.safetensors, with the state that it
+/// owns. index.json names every tensor of the whole model's state, and the files with its parts:
 ///     {"tensors": {"exp_avg.lm_head.weight": {"dtype": "F32", "parts": {
 ///         "optimizer-00000-of-00008.safetensors": {"shape": [512, 64], "ranges": [[[0, 256]], [[0, 64]]],
 ///         "flat": [0, 1000]}, ...}}}}
 /// with the parts as data/safetensors/shard_json.h describes them. A part of a tensor that has a flat range
 /// (Shard) is stored with one dimension. The metadata of the file of one of several ranks has an entry
-/// "shards", JSON with the part of each of its tensors; checkpoints of 0.1.0 have this alone and no index.
+/// "shards", JSON with the part of each of its tensors; checkpoints of 0.1.0 have these entries and no index.
 ///
-/// Of ranks that own the same part of a tensor (DDP, replicas of HSDP, norms under tensor parallelism) the
-/// lowest writes that part. A rank that has nothing to write makes no file.
+/// Where several ranks own the same part of a tensor (DDP, replicas of HSDP, norms under tensor parallelism),
+/// the lowest one writes it. A rank that has nothing to write makes no file.
 namespace nemocube {
 
-/// What this rank writes of the state, in the shape in which its file has it. The tensors share the memory of
-/// the optimizer. All ranks call together.
+/// The part of the state that this rank writes, in the shape of its file. The tensors share the memory of the
+/// optimizer. All ranks call together.
 std::vector<StateTensor> written_state(const Optimizer& optimizer, Communicator* ranks = nullptr);
 
-/// Writes the files, in an existing directory: this rank writes `state`, which written_state() has given. All
-/// ranks call together; returns the sums of all files by name, on every rank. on_bytes counts what
-/// this rank writes.
+/// Writes the files, in an existing directory: this rank writes `state`, the result of
+/// written_state(). All ranks call together; returns the sums of all files by name, on every
+/// rank. on_bytes counts the bytes of this rank.
 FileSums save_optimizer(const std::filesystem::path& directory, std::span<const StateTensor> state,
                         Communicator* ranks = nullptr, const OnBytes& on_bytes = {});
 
-/// The state in a directory, however many ranks have written it. Holds headers only.
+/// The state in a directory, written by any number of ranks. Holds headers only.
 class StoredOptimizer {
  public:
-  /// Throws Error naming the file that is missing, what in it is damaged, or where it contradicts the index:
-  /// about the tensors that it holds, or its part of one.
+  /// Throws Error naming the file that is missing or damaged, or that contradicts the
+  /// index about its tensors or its part of one.
   explicit StoredOptimizer(const std::filesystem::path& directory);
 
   struct Entry {
@@ -52,9 +52,9 @@ class StoredOptimizer {
   const std::map<std::string, Entry>& tensors() const { return tensors_; }
   bool has(const std::string& name) const { return tensors_.contains(name); }
 
-  /// Throws one Error that lists the tensors of `wanted` that are missing or of another shape, and those that
-  /// no rank wants: for each kind the number and the first ten. `strictness` may make a warning of some, or
-  /// nothing. All ranks call together; they may want different tensors.
+  /// Throws one Error that lists tensors of `wanted` that are missing or of another shape, and stored tensors
+  /// that no rank wants: for each kind the number and the first ten. `strictness` may turn some of these into
+  /// a warning, or into nothing. All ranks call together; they may want different tensors.
   void check(std::span<const StateTensor> wanted, Strictness strictness = Strictness::raise_all,
              Communicator* ranks = nullptr) const;
   /// Reads each `value`, converting to its dtype, wherever its elements lie in the files. Tensors that are

@@ -8,17 +8,17 @@
 
 namespace nemocube {
 
-/// Reads the weights of a checkpoint and the state of its optimizer, whatever layout and dtype it was written
-/// in. Of several ranks each gets what it owns; ranks of one node read each byte once. All ranks call
-/// together.
+/// Reads the weights of a checkpoint and the state of its optimizer, of any layout
+/// and dtype. Each rank gets its own parts; the ranks of one node together read
+/// each byte once. All ranks call together.
 ///
 ///     written in    read into bf16                           read into f32 (f64)
 ///     bf16          weights; masters; moments                weights from the masters; moments
 ///     f32 (f64)     weights rounded; masters from weights    weights; moments
 ///
-/// Of the keys in `section`, load_optim, finetune and strictness count here. An optimizer that takes no state
-/// stays new, with the weights as its masters.
-/// errors  Error that names the file and what in it is damaged, missing, unexpected or of another shape
+/// Of the keys in `section`, load_optim, finetune and strictness count here. An optimizer that is not
+/// restored stays new, with the weights as its masters.
+/// errors  Error that names the file and the part that is damaged, missing, unexpected or of another shape
 void restore_tensors(const std::filesystem::path& checkpoint, Stack& model, Optimizer& optimizer,
                      const CheckpointSection& section, World* world = nullptr);
 

@@ -9,15 +9,15 @@
 
 namespace nemocube {
 
-/// What a checkpoint is to hold, as far as this rank writes it: the state of a run between two steps.
+/// This rank's part of a checkpoint to be written: the state of a run between two steps.
 struct Snapshot {
-  /// All of the model, or of its adapters where a run trains these alone; those that other ranks write may be
-  /// meta tensors.
+  /// All tensors of the model, or of its adapters where a run trains adapters alone. Tensors that other ranks
+  /// write may be meta tensors.
   std::vector<NamedTensor> weights;
   std::shared_ptr<const WeightFiles> files;
-  LoraAdapters adapters;       ///< that `weights` are; no modules: `weights` are the model
-  ModelNames names = {};       ///< of the model
-  std::string base, settings;  ///< of adapters: the model that they belong to, and automodel_peft_config.json
+  LoraAdapters adapters;                     ///< that `weights` are; no modules: `weights` are the model
+  ModelNames names = {};                     ///< of the model
+  std::string base, settings;                ///< of adapters: their model, and automodel_peft_config.json
   std::optional<ModelRecord> base_record;    ///< of `base`
   DType dtype = DType::f32;                  ///< of the model
   std::vector<StateTensor> optimizer_state;  ///< written_state()
@@ -30,7 +30,7 @@ struct Snapshot {
 /// with_frozen: see CheckpointSection::save_frozen.
 Snapshot snapshot_of(const LoadedModel& model, const Optimizer& optimizer, const RunState& state,
                      Communicator* ranks = nullptr, bool with_frozen = true);
-/// The same in memory of the host that nothing else uses.
+/// A copy of the snapshot in host memory of its own.
 Snapshot copy_of(Snapshot snapshot);
 
 }  // namespace nemocube

@@ -8,12 +8,12 @@
 namespace nemocube {
 
 /// Sets a variable of chat templates from an option, NAME=VALUE; a value that is not JSON is a text. Throws
-/// Error for another form, a NAME that no template can read or that is one of chat_members, and when the JSON
+/// Error for another form, for a NAME that no template can read or that is in chat_members, and when the JSON
 /// exceeds a limit of parse_json().
 void set_variable(Json& variables, const std::string& option);
 
-/// The moment that the option --now gives; the present one where it is not given. Throws Error for another
-/// form.
+/// The moment of the option --now; the present one without
+/// the option. Throws Error for another form.
 Moment moment_of_option(const std::string& now);
 
 /// Throws Error "WHAT: ..." with the byte, counted from 1, of a text that is not UTF-8.

@@ -15,7 +15,7 @@ namespace nemocube {
 
 struct Launch;  // parallel/comm/job/launch.h
 
-/// A condition on the text of an option's value: `fault` returns what is wrong, or "" when nothing is.
+/// A condition on the text of an option's value: `fault` returns the fault as text, or "".
 struct Check {
   std::function<std::string(const std::string& text)> fault;
   std::string name;  ///< shown by --help
@@ -33,7 +33,7 @@ class Option {
   Option* check(const Check& check);       ///< refuses values that fail the check
   Option* excludes(Option* other);         ///< may not be given together with `other`
   Option* needs(Option* other);            ///< may be given only together with `other`
-  Option* allow_extra_args(bool allowed);  ///< whether one mention of a list option takes several values
+  Option* allow_extra_args(bool allowed);  ///< whether a list option takes several values at once
   std::size_t count() const;               ///< how often the option was given
 
  private:
@@ -54,14 +54,14 @@ class Command {
   void footer(const std::string& text);  ///< what --help prints last
   void require_subcommand(int count);
   void fallthrough();  ///< options may also follow a subcommand's own
-  /// What the command does. Refused with an Error where a launcher has started several ranks.
+  /// The work of the command. Refused with an Error where a launcher has started several ranks.
   void callback(std::function<void()> work);
-  /// What a command does that may run on several ranks, all of which call it.
+  /// The work of a command that may run on several ranks; all ranks call `work`.
   void callback_of_ranks(std::function<void(const Launch&)> work);
   void parse_complete_callback(std::function<void()> fn);  ///< called after parsing, before any work
 
-  /// Parses the arguments, then does the work of the subcommands that they name. --help and --version are
-  /// printed. Throws Error for arguments that cannot be parsed.
+  /// Parses the arguments, then does the work of the named subcommands. --help and --version are printed.
+  /// Throws Error for arguments that cannot be parsed.
   void parse(int argc, char** argv);
 
  private:

@@ -28,10 +28,10 @@ void add_template_options(Command& command, Option* chat, std::string& chat_temp
 void add_share_device_option(Command& command, bool& target);
 /// For commands with a model and no recipe: choose_device() with the value of --device, "" being cpu.
 Device choose_device(const std::string& option, const std::vector<std::string_view>& operations);
-/// For commands with a recipe: the options are overrides of the keys `device`, "" being none, and
-/// `share_device`.
+/// For commands with a recipe: turns the options into overrides of the keys
+/// `device` ("": no override) and `share_device`.
 void override_device(std::vector<std::string>& overrides, const std::string& option, bool share);
-/// What asked for the recipe's device, for messages.
+/// The option or key that asked for the recipe's device, for messages.
 std::string asked_device(const Recipe& recipe, const std::string& option);
 
 /// Dimensions of a process grid, "tp=2,dp=4"; Error for another form.

@@ -6,8 +6,8 @@
 
 namespace nemocube {
 
-/// What the driver takes of a device's memory for a process that has loaded kernels. An assumption, which no
-/// GPU of a node has confirmed yet: reports name 320 MB for a process without libraries (Titan V;
+/// The driver's share of a device's memory for a process that has loaded kernels. An assumption, which no GPU
+/// of a node has confirmed yet: reports name 320 MB for a process without libraries (Titan V;
 /// github.com/pytorch/pytorch/issues/28394) and about 300 MB with kernels that are loaded when first used, as
 /// here (issues/107667); GPUs with more multiprocessors take more.
 inline constexpr std::int64_t cuda_context_bytes = 500'000'000;
@@ -27,7 +27,7 @@ struct GpuFit {
   std::int64_t left() const { return memory - context - nccl - reserve; }
   std::int64_t spare() const { return left() - needed; }
   bool fits() const { return spare() >= 0; }
-  /// It fits only where estimates are right and nothing of the reserve is needed.
+  /// Whether the run fits only if estimates are right and nothing of the reserve is needed.
   bool on_the_edge() const { return !fits() && spare() + reserve >= 0; }
 };
 

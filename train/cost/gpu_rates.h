@@ -5,7 +5,7 @@
 /// How fast GPUs and the links between them are, for estimates.
 namespace nemocube {
 
-/// Peak rates, those of an H100 SXM where nothing else is said; docs/kernels.md says where each comes from.
+/// Peak rates; by default of an H100 SXM. docs/kernels.md says where each rate comes from.
 struct GpuRates {
   double dram_bytes = 3.35e12, l2_bytes = 5.5e12;  ///< a second
   double tensor_flops = 989e12, single_flops = 67e12;
@@ -20,18 +20,18 @@ struct GpuRates {
 /// TB/s: NVIDIA, H200 datasheet). Error for other names.
 GpuRates gpu_rates(const std::string& name);
 
-/// Links of machines of 8 GPUs, a direction and GPU: NVLink 4 has 450 GB/s, of which collectives reach about
-/// 0.8 (nccl-tests); the network has an interface of 400 Gbit/s for each GPU. Latencies are those of small
-/// collectives.
+/// Links of machines of 8 GPUs, a direction and GPU: NVLink 4 has 450 GB/s, of which
+/// collectives reach about 0.8 (nccl-tests); the network has an interface of 400 Gbit/s for
+/// each GPU. Latencies are of small collectives.
 struct LinkRates {
   std::int64_t gpus_of_node = 8;
   double node_bytes = 360e9, network_bytes = 45e9;       ///< a second
   double node_latency = 10e-6, network_latency = 25e-6;  ///< seconds of a call, whatever its bytes
 };
 
-/// What compiled kernels have reached of a GPU's peak rates: on an H200, in bf16, at the sizes of Nemotron 3
-/// Nano and 8,192 tokens (docs/measured.md). The scan's are from before it walked along segments of a
-/// sequence at the same time.
+/// Shares of a GPU's peak rates that compiled kernels have reached: on an H200, in bf16, at the sizes of
+/// Nemotron 3 Nano and 8,192 tokens (docs/measured.md). The scan's shares are from before the scan worked on
+/// several segments of a sequence at the same time.
 struct ReachedShares {
   double products = 0.75;  ///< of tensor_flops, as all but memory: cuBLAS
   double experts = 0.45;   ///< grouped_linear

@@ -6,8 +6,8 @@
 #include "train/bench/counted_cases.h"
 #include "train/bench/kernel_report.h"
 
-/// What a training step of Nemotron 3 Nano could take on an H100, from counted kernels and from the bytes and
-/// operations of matrix products. Nothing of it is measured.
+/// The time that a training step of Nemotron 3 Nano could take on an H100, from counted kernels and from the
+/// bytes and operations of matrix products. Nothing is measured.
 namespace nemocube {
 
 struct EstimateOptions {
@@ -31,8 +31,8 @@ Cost linear_products(const std::string& layer, double tokens, double in, double 
                      const EstimateOptions& o);
 
 /// 'M', 'E' and '*' of hybrid_override_pattern, with residual addition and norm, forward and backward, all
-/// experts on the rank and chosen equally often. Counted kernels grow with the tokens, those of attention
-/// with the pairs of query and key. Grouped products are kernels: they take the longer of what was counted
+/// experts on the rank and chosen equally often. Counted kernels grow with the tokens, kernels of attention
+/// with the pairs of query and key. Grouped products are kernels: they take the longer time of the counters
 /// and of linear_products(). Throws std::logic_error for other letters.
 std::vector<Cost> costs_of_block(char kind, const CountedCases& counted, const EstimateOptions& o = {});
 /// Embedding, last norm, head and loss, forward and backward.
@@ -42,7 +42,7 @@ std::vector<Cost> costs_of_optimizer(const CountedCases& counted, const Estimate
 
 double nano_parameters();
 double total_seconds(const std::vector<Cost>& costs);
-/// Costs of the blocks of a pattern; those of one part and name are added up, the longest first.
+/// Costs of the blocks of a pattern. Costs of one part and name are added up; the longest come first.
 std::vector<Cost> costs_of_pattern(std::string_view pattern, const CountedCases& counted,
                                    const EstimateOptions& o = {});
 

@@ -7,14 +7,14 @@
 
 namespace nemocube {
 
-/// The share of a step in which pipeline ranks have nothing to do, the mean of all: with free transfers,
-/// F = 1, B = 2, I = W = 1 in each stage, or in proportion to the floating-point operations of the stages
-/// (model/flops.h).
+/// The share of a step in which pipeline ranks are idle, as a mean over ranks: with free
+/// transfers, F = 1, B = 2, I = W = 1 in each stage, or in proportion to the floating-point
+/// operations of the stages (model/flops.h).
 struct Bubble {
   double of_equal_stages = 0, of_own_stages = 0;
 };
 
-/// What each rank of a run holds and sends, computed from sizes alone, for any number of ranks.
+/// Memory and traffic of each rank of a run, computed from sizes alone, for any number of ranks.
 class RunCosts {
  public:
   /// Throws Error as TensorCuts and PipelinePlan::schedule() do.
@@ -33,12 +33,12 @@ class RunCosts {
   std::int64_t counted_parameters(int rank);
   /// state_memory() and, as an estimate, activation_memory().
   std::vector<MemoryItem> memory(int rank);
-  /// At most, what this rank copies to the host's memory for a checkpoint that is written while training goes
-  /// on (checkpoint.is_async).
+  /// The most bytes that this rank copies to the host's memory for a checkpoint that is written while
+  /// training goes on (checkpoint.is_async).
   std::int64_t snapshot_bytes(int rank);
-  /// What NCCL takes besides on a CUDA device, as an estimate (nccl_memory.h).
+  /// Estimated memory of NCCL on a CUDA device, which comes on top (nccl_memory.h).
   std::int64_t nccl_bytes(int rank);
-  /// What train_step() sends: the passes (StepTraffic), and the sums that it forms over ranks.
+  /// Traffic of train_step(): the passes (StepTraffic), and the sums that it forms over ranks.
   RankTraffic::Sums traffic(int rank);
   Bubble bubble() const;
 

@@ -25,7 +25,7 @@ struct StepTime {
   std::vector<Part> exposed;  ///< communication that nothing hides, by group
   double hidden = 0;          ///< communication beside computation
   double idle = 0;            ///< of the pipeline
-  double seconds = 0;         ///< all of it, but what is hidden
+  double seconds = 0;         ///< all but hidden communication
   double tokens = 0;          ///< of the step, on all ranks
   double model_flops = 0;     ///< of the step, on all ranks: training_flops_per_token()
 };
@@ -50,7 +50,7 @@ struct StepTime {
 /// f32 multiply-adds.
 StepTime step_time(RunCosts& costs, const StepTimeOptions& options);
 
-/// For `nemocube plan`: the estimate and what it takes for granted.
+/// For `nemocube plan`: the estimate and its assumptions.
 std::string to_string(const StepTime& time, const std::string& gpu, std::int64_t ranks,
                       const StepTimeOptions& options);
 

@@ -10,14 +10,14 @@
 
 namespace nemocube {
 
-/// A step as the software GPU estimates that GPUs would take for it
+/// The software GPU's estimate of a step on real GPUs
 /// (tools/cuda_emulator/timeline/TIMELINE.md). All in seconds.
 struct StepTimeline {
   double seconds = 0;        ///< of the step
   double exposed = 0;        ///< more than with communication that takes no time
   double least_exposed = 0;  ///< the same at least, by dependencies and rates
 
-  /// What a device does with the step.
+  /// How a device spends the step.
   struct DeviceSeconds {
     double computing = 0, communicating = 0, waiting = 0, copying = 0, host = 0;
     double forward = 0, backward = 0;  ///< of `computing`, in the passes of all microbatches
@@ -26,9 +26,9 @@ struct StepTimeline {
   };
   std::vector<DeviceSeconds> ranks;
 
-  /// Of a pipeline: the share of its ranks' time, between the first pass and the last, in which they compute
-  /// nothing; and the same by the simulation of its schedule (parallel/schedule/simulate.h) with the mean
-  /// times of each stage's passes.
+  /// In a pipeline: the share of the ranks' time, between the first pass and the last, in which ranks
+  /// compute nothing; and the same by a simulation of the schedule (parallel/schedule/simulate.h)
+  /// with the mean times of each stage's passes.
   struct Bubble {
     double share = 0, of_schedule = 0;
   };
@@ -41,7 +41,7 @@ bool timeline_is_recorded();
 /// All ranks: does `step` alone within the timeline.
 void record_timeline(Communicator& all, const std::function<void()>& step);
 
-/// What was recorded, on the rank that asks; the other ranks have left record_timeline().
+/// The recorded timeline, on the calling rank; all other ranks must have left record_timeline().
 StepTimeline read_step_timeline(const PipelinePlan& pipeline, std::int64_t pp, std::int64_t microbatches);
 /// The same from the software GPU's JSON. Throws Error when it is something else.
 StepTimeline parse_step_timeline(std::string_view json, const PipelinePlan& pipeline, std::int64_t pp,

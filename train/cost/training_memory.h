@@ -57,9 +57,9 @@ struct ActivationOptions {
 /// Estimated bytes that the microbatches of a rank hold at the peak of a step, on a rank of the pipeline
 /// stages `chunks` of the plan: the largest value over the loss and the backward pass of each block. Every
 /// operation holds the tensors that its contract in ops/ says ("keeps"), in blocks of the allocator. Scratch
-/// memory of kernels is left out, and what is free again within an operation counts as held. For a step of a
-/// small model the estimate is 0.75 to 1.45 times the actual memory. Experts are taken to get equally many
-/// tokens.
+/// memory of kernels is left out, and memory that is freed within an operation counts as
+/// held. For a step of a small model the estimate is 0.75 to 1.45 times the actual memory.
+/// Experts are taken to get equally many tokens.
 std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const ActivationOptions& options,
                                const ParallelPlan& plan = {}, std::int64_t pipeline_rank = 0);
 

@@ -6,14 +6,14 @@
 
 namespace nemocube {
 
-/// What `nemocube plan` says besides numbers of ranks.
+/// Output of `nemocube plan` besides numbers of ranks.
 struct PlanWords {
   std::string ranks;         ///< RankSizes::text
-  std::string step;          ///< of what a step consists
+  std::string step;          ///< the contents of a step
   std::string assumption;    ///< assumption()
   std::string gpu = "h100";  ///< whose rates the time of a step is estimated from (gpu_rates)
   bool fit = false;          ///< whether ranks fit in that GPU's memory is wanted
-  bool nccl = false;         ///< the memory of NCCL belongs to that of a rank
+  bool nccl = false;         ///< whether a rank's memory includes NCCL's
 };
 
 /// Tables: process groups, stages, bytes of the ranks of each pipeline rank (the least and the most of them),

@@ -23,8 +23,8 @@ bool is_tokenizer_file(const std::string& name);
 std::map<std::string, std::string> tokenizer_files(const Recipe& recipe, const DatasetSection& section);
 
 /// The data set of a section, packed if `packed` is true and the recipe packs. `tokenizer` belongs to the
-/// section, `model` to the recipe; null: there is none. Its EOS and padding count where the tokenizer names
-/// none. Where bytes_to_stream() has a value the rows are StreamedRows, which all of `ranks` make together
+/// section, `model` to the recipe; null: none. The model's EOS and padding count where the tokenizer names
+/// none. Where bytes_to_stream() has a value the rows are StreamedRows, which all `ranks` make together
 /// (null: this rank alone).
 std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const DatasetSection& section,
                                               const std::optional<Tokenizer>& tokenizer,
@@ -32,7 +32,7 @@ std::shared_ptr<const Dataset> recipe_dataset(const Recipe& recipe, const Datase
                                               Communicator* ranks = nullptr);
 
 /// Bytes of the section's files where its rows are streamed: `streaming` is true, or absent and the files are
-/// JSON lines that together have at least streamed_bytes. Else nothing.
+/// JSON lines that together have at least streamed_bytes. Otherwise nothing.
 std::optional<std::int64_t> bytes_to_stream(const DatasetSection& section);
 inline constexpr std::int64_t streamed_bytes = std::int64_t{1} << 30;
 

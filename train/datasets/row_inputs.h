@@ -6,8 +6,8 @@
 #include "data/datasets/dataset.h"
 #include "train/recipe/recipe.h"
 
-/// What the rows of a data set are made of. Ranks compare these before they train, and a checkpoint holds
-/// them, so that a run does not go on with other rows.
+/// The inputs of a data set's rows. Ranks compare the inputs before they train, and a checkpoint holds them,
+/// so that a run does not go on with other rows.
 namespace nemocube {
 
 struct RowInput {
@@ -18,26 +18,26 @@ struct RowInput {
 };
 using RowInputs = std::vector<RowInput>;  ///< each role once
 
-/// Of a section whose rows are written with a tokenizer: the tokenizer's files, the texts of the chat
-/// templates in use (for conversations without tools and, where that is another one, with tools), wherever
-/// they are, and the special tokens by name. Throws Error as recipe_chat_templates() does.
+/// For a section whose rows are written with a tokenizer: the tokenizer's files, the texts of the chat
+/// templates in use (for conversations without tools and, where it differs, with tools), and the special
+/// tokens by name. Only contents count, not paths. Throws Error as recipe_chat_templates() does.
 RowInputs tokenizer_inputs(const Recipe& recipe, const DatasetSection& section);
-/// The files of a data set, in its order; the sums are those of the pass that has read them.
+/// The files of a data set, in its order, with the sums of the pass that has read them.
 RowInputs data_inputs(const Dataset& dataset);
-/// Both of a section and the data set that was made of it.
+/// Both kinds of inputs: of a section, and of the data set that was made of it.
 RowInputs row_inputs(const Recipe& recipe, const DatasetSection& section, const Dataset& dataset);
-/// 16 rows, spread evenly over the data set: ids, labels and lengths. What is not a file may differ, too.
+/// 16 rows, spread evenly over the data set: ids, labels and lengths. Not all differences are in files.
 RowInputs sampled_rows(const Dataset& dataset);
 
 /// "a.jsonl (data file 1)": the place with the role
 std::string name_of(const RowInput& input);
 
-/// "a.jsonl (data file 1) has changed since the checkpoint was written: ...": the first file or text of `now`
-/// that is not what it was in `written`, or that only one of them has. Empty: the contents are the same,
-/// wherever they are.
+/// "a.jsonl (data file 1) has changed since the checkpoint was written: ...": the first file or
+/// text of `now` that differs from `written`, or that only one of the two has. Empty: the
+/// contents are the same; paths do not count.
 std::string change_of_rows(const RowInputs& written, const RowInputs& now);
-/// Throws Error with change_of_rows(), unless a run whose rows are made of `now` can go on at a place in rows
-/// that were made of `written`.
+/// Throws Error with change_of_rows(), unless a run with rows of the inputs `now` can go on at a place in
+/// rows of the inputs `written`.
 void want_same_rows(const RowInputs& written, const RowInputs& now);
 
 }  // namespace nemocube

@@ -13,9 +13,9 @@ namespace nemocube {
 DeviceChoice parse_device(const std::string& text);
 
 /// The device for a command that needs `operations` (folders of ops/). `asked` stands for the option or key
-/// in messages: "--device cuda". For `automatic` a message says what was chosen, and why not cuda. CUDA
-/// libraries are loaded unless `cpu` is asked for. Of several CUDA devices it is the first: device_of_rank()
-/// chooses among them.
+/// in messages: "--device cuda". For `automatic` a message names the choice, and the reason against cuda.
+/// CUDA libraries are loaded unless `cpu` is asked for. Of several CUDA devices the result is the first:
+/// device_of_rank() chooses among them.
 /// errors  Error for `cuda` where the build has no CUDA backend, where some of the operations have no CUDA
 ///         kernels (the text names them), or where no device can be used
 Device choose_device(DeviceChoice choice, std::span<const std::string_view> operations,

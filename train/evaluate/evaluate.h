@@ -16,8 +16,8 @@
 
 namespace nemocube {
 
-/// Polled during long work, which stops early when the function returns true. Once true, it must stay true.
-/// Of several ranks, all poll together and get the same answer, except where independent replicas
+/// Polled during long work, which stops early when the function returns true. Once true, the result must stay
+/// true. Of several ranks, all poll together and get the same answer, except where independent replicas
 /// (ParallelModel::independent_replicas) answer questions.
 using StopAsked = std::function<bool()>;
 
@@ -49,9 +49,9 @@ struct SquadResult {
 /// turn (end_of_turn()), and at a newline when the recipe says so. When the section truncates, a prompt
 /// longer than seq_length loses its left end; the special tokens in front stay unless they alone fill
 /// seq_length. Polls `stop` at every token. `progress` counts questions; a question that is being answered
-/// counts by the share of its tokens that is done. The replicas share the questions, and all ranks get the
-/// whole result. Independent replicas go at their own pace: `stop` must not wait for other ranks. Others go
-/// on together, and poll `stop` between groups of questions only.
+/// counts by its share of finished tokens. The replicas share the questions, and all ranks get the whole
+/// result. Independent replicas go at their own pace: `stop` must not wait for other ranks. Other replicas
+/// proceed together, and poll `stop` between groups of questions only.
 SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const DatasetSection& section,
                          const EvaluationSection& options, std::vector<std::int64_t> stop_ids,
                          const KernelChoice* kernels, const StopAsked& stop = {},

@@ -14,12 +14,12 @@ struct FrozenTensors {
     std::string pattern;
     std::int64_t tensors = 0, parameters = 0;
   };
-  std::vector<Line> lines;  ///< what each pattern fits, for the log
+  std::vector<Line> lines;  ///< the tensors that each pattern fits, for the log
 };
 
-/// A pattern (ModulePattern) freezes a tensor when it fits the tensor's name or that of a module around it:
+/// A pattern (ModulePattern) freezes a tensor when it fits the name of the tensor or of a module around it:
 /// "backbone.layers.3" is all of block 3, "*.mixer.experts" the routed experts of all blocks. Throws Error
-/// for a pattern that fits nothing, naming modules that come near, and where nothing is left to train.
+/// for a pattern that fits nothing, naming modules with similar names, and where nothing is left to train.
 FrozenTensors frozen_tensors(const ModelSetup& setup, const std::vector<std::string>& patterns);
 
 }  // namespace nemocube

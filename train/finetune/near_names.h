@@ -7,8 +7,8 @@
 
 namespace nemocube {
 
-/// The names that have the most words of `wanted` in them, at most three, with commas. Words are what dots
-/// and other signs separate.
+/// The names that have the most words of `wanted` in them, at most three, with
+/// commas. Dots and other signs separate words.
 std::string near_names(std::span<const std::string> names, std::string_view wanted);
 
 /// For the end of a message about a pattern that names modules of multi-token prediction where these are not

@@ -12,14 +12,14 @@
 namespace nemocube {
 
 struct ChatSettings {
-  GenerateOptions generate{};       ///< max_new_tokens is that of an answer
+  GenerateOptions generate{};       ///< max_new_tokens counts for each answer
   std::string system{};             ///< the system's message; "" is none
   Json variables = Json::object();  ///< Chat::variables
-  bool show_special = false;        ///< special tokens in what is shown
+  bool show_special = false;        ///< whether special tokens are shown
 };
 
 /// A conversation with a model. Every answer is generated from the whole conversation, as the chat template
-/// writes it, up to where the assistant begins.
+/// writes it, up to the beginning of the answer.
 class ChatSession {
  public:
   struct Answer {
@@ -29,11 +29,11 @@ class ChatSession {
 
   ChatSession(ParallelModel& model, Tokenizer tokenizer, ChatTemplate chat_template, ChatSettings settings);
 
-  /// Answers the user's text and passes pieces of the answer on as they come. Both become part of the
-  /// conversation; the answer with its special tokens, without the one that ended it. Answer n (counted from
-  /// 0) draws with seed settings.generate.seed + n. Throws Error when the template fails or the conversation
-  /// leaves no room for an answer in the model's context (max_position_embeddings); the conversation is then
-  /// as it was before.
+  /// Answers the user's text and passes pieces of the answer on as they come. Both become part of
+  /// the conversation: the answer with its special tokens, but without the ending one. Answer n
+  /// (counted from 0) draws with seed settings.generate.seed + n. Throws Error when the template
+  /// fails or the conversation leaves no room for an answer in the model's context
+  /// (max_position_embeddings); the conversation is then as it was before.
   Answer answer(const std::string& text, const std::function<void(std::string_view)>& on_text);
 
   /// Only the system's message stays.

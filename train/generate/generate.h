@@ -31,7 +31,7 @@ void check_generate_options(const GenerateOptions& options);
 /// one token to every running sequence, from Mamba states and KV caches. Throws Error for invalid options, an
 /// empty prompt or an id outside the vocabulary. `progress` counts new tokens out of max_new_tokens per
 /// prompt; a prompt that ended early counts as max_new_tokens. Unless replicas are independent, all ranks of
-/// the model call together; those of a replica have the same prompts.
+/// the model call together; the ranks of a replica have the same prompts.
 std::vector<std::vector<std::int64_t>> generate(ParallelModel& model,
                                                 const std::vector<std::vector<std::int64_t>>& prompts,
                                                 const GenerateOptions& options, const OnToken& on_token = {},

@@ -10,7 +10,7 @@
 #include "model/test_models.h"
 #include "tests/support/paths.h"
 
-/// A model that says what a test wants, for tests.
+/// A model that says the text that a test wants.
 namespace nemocube::testing {
 
 inline constexpr std::int64_t eos = 2;  ///< of the tokenizer
@@ -26,9 +26,9 @@ inline ModelConfig speaker_config() {
   return c;
 }
 
-/// A model that generates `text` and EOS after any prompt. The embedding of the k-th token of the text is the
-/// unit vector k + 1, that of all other tokens the unit vector 0, and the head maps unit vector k to the k-th
-/// token.
+/// A model that generates `text` and EOS after any prompt. The k-th token of the text has
+/// the unit vector k + 1 as its embedding, all other tokens have the unit vector 0, and the
+/// head maps unit vector k to the k-th token.
 struct Says : Stack {
   explicit Says(const std::string& text) : Stack(speaker_config(), DType::f32, Device::cpu) {
     randomise(*this, 5);

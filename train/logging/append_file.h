@@ -15,8 +15,8 @@ class AppendFile {
   AppendFile& operator=(const AppendFile&) = delete;
   AppendFile& operator=(AppendFile&&) = delete;
 
-  /// The bytes reach the operating system, in one call where it takes them all, before append() returns: a
-  /// crash of the program loses nothing of them.
+  /// The bytes reach the operating system before append() returns, in one call where it takes all of them: a
+  /// crash of the program loses none.
   void append(std::string_view bytes);
   /// Whether the name still leads to this file: false when that was removed, renamed or replaced.
   bool has_its_name() const;

@@ -11,19 +11,19 @@
 namespace nemocube {
 
 /// The event files of a run in one folder, which TensorBoard shows as one run. Each start of the program adds
-/// a file, events.out.tfevents.SECONDS.HOST.PID.N, whose name sorts behind those of earlier starts, because
-/// readers take the files of a folder in the order of their names. The file begins with a START event
-/// (start_record()), so that points of an earlier start that this one repeats are not shown. A file that a
-/// crash has cut off is readable up to there.
+/// a file, events.out.tfevents.SECONDS.HOST.PID.N, whose name sorts after the names of earlier starts,
+/// because readers take the files of a folder in the order of their names. The file begins with a START event
+/// (start_record()), so that readers drop points of earlier starts that this start repeats. A file that a
+/// crash has cut off is readable up to the cut.
 ///
-/// The events of a run that leaves a branch (LogStart::leaves_branch) go to branch_SERIAL.SECONDS.HOST.PID.N,
-/// which no reader takes for an event file, until keep_branch() gives it the name of one. If the run is
-/// killed in between, the next start does so; if that run saved no checkpoint, the next start moves its file
-/// to the folder `abandoned`.
+/// The events of a run that leaves a branch (LogStart::leaves_branch) go to
+/// branch_SERIAL.SECONDS.HOST.PID.N, which no reader takes for an event file, until keep_branch() renames it
+/// to one. If the run is killed in between, the next start renames the file, or, if the run saved no
+/// checkpoint, moves it to the folder `abandoned`.
 class EventFiles {
  public:
   struct Start {
-    std::int64_t first_step = 0;  ///< the points of earlier starts are good below it
+    std::int64_t first_step = 0;  ///< points of earlier starts count below this step
     std::int64_t serial = 1;      ///< LogStart::serial
     bool leaves_branch = false;
   };

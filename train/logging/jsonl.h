@@ -50,9 +50,9 @@ class JsonlWriter {
   AppendFile file_;
 };
 
-/// The object that a line holds, without lists and objects deeper than `levels` below it; no object where the
-/// line is damaged. What is left out takes no memory, so that damage of megabytes, such as brackets that are
-/// never closed, is found out soon.
+/// The object in a line, without lists and objects deeper than `levels` below it; no object for a damaged
+/// line. Parts that are left out take no memory, so that megabytes of damage, such as brackets that are never
+/// closed, are noticed soon.
 nlohmann::json log_fields(std::string_view line, int levels = 0);
 
 inline constexpr std::int64_t most_line_bytes = std::int64_t{1} << 30;  ///< more than any log line has

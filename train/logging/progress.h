@@ -38,8 +38,8 @@ struct ProgressStep {
 /// Training, after each step:
 ///     step 12 of 50 (26 %)  epoch 1  3m05s left  loss 2.3456  1.2k tokens/s  lr 9.5e-05  grad norm 1.23
 /// in a terminal with a bar, "[##------]", behind the percentage, and at its end, where experts are watched,
-/// "busiest expert 1.83 x mean". Behind the loss those of multi-token prediction, where it is trained: "mtp
-/// 3.2500 4.5000". The percentage counts steps that are done. Rates are taken over the last 32 steps.
+/// "busiest expert 1.83 x mean". After the loss those of multi-token prediction, where it is trained: "mtp
+/// 3.2500 4.5000". The percentage counts finished steps. Rates are taken over the last 32 steps.
 class StepProgress {
  public:
   explicit StepProgress(ProgressDisplay display = stderr_display());
@@ -68,8 +68,8 @@ class StepProgress {
 /// Work of a known number of parts, such as the rows of a validation set, or bytes:
 ///     validation: 12 of 80 rows (15 %)  3s left  23 rows/s
 ///     weights: 1.20 GB of 8.00 GB (15 %)  28s left  240 MB/s
-/// In a terminal a bar stands behind the percentage; the line disappears at the end, and the line that it
-/// replaced comes back. Elsewhere, work that ends within `every_seconds` shows nothing.
+/// In a terminal a bar stands behind the percentage; at the end the line disappears, and the line before it
+/// comes back. Elsewhere, work that ends within `every_seconds` shows nothing.
 class TaskProgress {
  public:
   /// `unit`: a plural such as "rows"; "bytes" are written in kB, MB, GB.

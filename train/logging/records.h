@@ -12,12 +12,12 @@ namespace nemocube {
 /// Parts of the time of a step on the rank that writes the log, in seconds.
 struct StepTimes {
   double data = 0;  ///< until the rank had the rows of its microbatches
-  /// CommStats::seconds and waiting_seconds of all groups; absent on one rank and with NCCL, which does not
-  /// tell them. Communication may run beside computation.
+  /// CommStats::seconds and waiting_seconds of all groups; absent on one rank, and with NCCL, which does not
+  /// report times. Communication may run beside computation.
   std::optional<double> communication = {}, waiting = {};
 };
 
-/// What a training step adds to the log. Counts are of the whole step, over all ranks.
+/// The log entry of a training step. Counts are of the whole step, over all ranks.
 struct TrainingRecord {
   std::int64_t step = 0, epoch = 0;
   double loss = 0;                  ///< mean over labelled tokens
@@ -37,13 +37,13 @@ struct TrainingRecord {
   std::vector<std::pair<std::string, double>> auxiliary_losses;  ///< by name of the field; not part of `loss`
   std::vector<double> mtp_losses = {};  ///< of each depth of multi-token prediction; not part of `loss`
   ExpertRecord experts = {};            ///< without layers: not logged
-  std::int64_t consumed_samples = 0;    ///< rows of the run so far, those of this step included
+  std::int64_t consumed_samples = 0;    ///< rows of the run so far, this step included
   double flops = 0;                     ///< step_flops() of all ranks; 0: not counted
   /// auxiliary_losses over their coefficients and the number of MoE blocks, as Megatron logs them.
   std::vector<std::pair<std::string, double>> mean_auxiliary_losses = {};
   std::optional<StepTimes> times = {};  ///< absent: not logged
 
-  std::optional<double> per_second(std::int64_t count) const;  ///< nothing where no time has passed
+  std::optional<double> per_second(std::int64_t count) const;  ///< absent where no time has passed
   std::optional<double> tokens_per_second_and_rank() const;
 };
 

@@ -21,11 +21,11 @@ namespace nemocube {
 /// training: step, epoch, timestamp, loss, grad_norm, lr, mem, tps, tps_per_gpu, mfu,
 /// num_tokens_per_step, num_label_tokens, then positions_per_second, content_tokens_per_second,
 /// label_tokens_per_second, samples_per_second, skipped, skipped_steps, mtp_loss_1 and on where depths of
-/// multi-token prediction are trained, and those of aux_loss, seq_aux_loss, global_aux_loss and z_loss that
-/// the recipe turns on, then expert_tokens and expert_imbalance, then data_seconds,
-/// communication_seconds and communication_waiting_seconds where they are known. mem is in GiB; tps is tokens
-/// per second. tps_per_gpu is tps / ranks and counts all ranks; AutoModel leaves out the ranks of tp and pp.
-/// Rates are null when no time has passed.
+/// multi-token prediction are trained, and aux_loss, seq_aux_loss, global_aux_loss and z_loss where the
+/// recipe turns them on, then expert_tokens and expert_imbalance, then data_seconds, communication_seconds
+/// and communication_waiting_seconds where they are known. mem is in GiB; tps is tokens per second.
+/// tps_per_gpu is tps / ranks and counts all ranks; AutoModel leaves out the ranks of tp and pp. Rates are
+/// null when no time has passed.
 JsonLine training_line(const TrainingRecord& record, std::chrono::system_clock::time_point time);
 /// validation: step, epoch, timestamp, val_loss, lr, num_label_tokens, mem, and the metrics that are present.
 JsonLine validation_line(const ValidationRecord& record, std::chrono::system_clock::time_point time);
@@ -34,21 +34,21 @@ JsonLine validation_line(const ValidationRecord& record, std::chrono::system_clo
 struct LogStart {
   std::int64_t first_step = 0;        ///< 0: a new run
   std::int64_t serial = 1;            ///< Origin::serial of the first checkpoint that this run will save
-  bool leaves_branch = false;         ///< that checkpoint will set aside existing ones of later steps
-  std::string layout = {};            ///< of several ranks: what RunRanks::text() says
+  bool leaves_branch = false;         ///< the checkpoint will set aside existing ones of later steps
+  std::string layout = {};            ///< of several ranks: RunRanks::text()
   std::int64_t consumed_samples = 0;  ///< rows that earlier starts trained on
   std::optional<TensorboardOptions> tensorboard = {};  ///< absent: no event files
 };
 
-/// No file is touched before the first line is logged. Then start_log() prepares all existing logs, also
-/// those of other validation sets, so that each file reads as one run. An older log kept as NAME.1, NAME.2
-/// and so on is removed when it is empty or when NAME repeats all of it (is_repeated()).
+/// No file is touched before the first line is logged. Then start_log() prepares all existing logs, also logs
+/// of other validation sets, so that each file reads as one run. An older log kept as NAME.1, NAME.2 and so
+/// on is removed when it is empty or when NAME repeats all of it (is_repeated()).
 ///
 /// A run that leaves a branch does not own the existing logs until it has saved a checkpoint. Until then it
 /// logs to NAME.branch_<serial>, which begins with the lines of NAME before first_step. keep_branch() then
 /// moves the old logs to abandoned/ and renames the branch logs to NAME. If the run is killed in between, the
 /// next run completes these renames. If the run saved no checkpoint, the next run moves its branch logs to
-/// abandoned/, or removes those that NAME or a log in abandoned/ repeats.
+/// abandoned/, or removes the ones that NAME or a log in abandoned/ repeats.
 class RunLog {
  public:
   /// Logs into `folder` for a run with these validation sets. Leaves files of other kinds alone, but throws

@@ -18,9 +18,9 @@ struct TensorboardOptions {
   bool log_validation_ppl = false;
 };
 
-/// What one training step shows against steps: Megatron-LM's tags (megatron/training/training.py), then the
-/// fields of training.jsonl, which are AutoModel's. What is absent or null there is left out. `seconds` and
-/// `flops` are those of all `steps` since the previous point.
+/// The scalars of one training step, by step: Megatron-LM's tags (megatron/training/training.py), then the
+/// fields of training.jsonl, which are AutoModel's. Fields that are absent or null there are left out.
+/// `seconds` and `flops` are of all `steps` since the previous point.
 Scalars training_scalars(const TensorboardOptions& options, const TrainingRecord& record, double seconds,
                          double flops, std::int64_t steps);
 /// The same against samples: learning-rate, batch-size, lm loss and grad-norm, with " vs samples" behind the
@@ -33,8 +33,8 @@ Scalars validation_scalars(const TensorboardOptions& options, const std::string&
 Scalars validation_scalars_vs_samples(const TensorboardOptions& options, const std::string& set,
                                       const ValidationRecord& record);
 
-/// TensorBoard's event files of a run. Steps count from 0, as in training.jsonl. The points over samples have
-/// a folder of their own below the one of the steps: a START event names one step for all tags of its folder.
+/// TensorBoard's event files of a run. Steps count from 0, as in training.jsonl. Points over samples have
+/// their own folder below the steps' folder: a START event names one step for all tags of its folder.
 class TensorboardLog {
  public:
   struct Start {

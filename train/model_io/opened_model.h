@@ -9,7 +9,7 @@
 namespace nemocube {
 
 /// A model directory, or a config.json alone, opened once: config.json is read at the start, the headers of
-/// the weight files when they are first asked for. Not for several threads at once.
+/// the weight files at their first use. Not for several threads at once.
 class OpenedModel {
  public:
   /// Throws Error as read_hf_config() does.

@@ -37,19 +37,19 @@ struct StateTensor {
   Shard shard;  ///< of the state of the global parameter
 };
 
-/// Updates what this process owns of every trainable parameter from its accumulated gradient. Moments and
-/// masters are f32 (f64 for f64 models); a parameter stored in bf16 has an f32 master of its own, any other
-/// is its own master.
+/// Updates this process's own part of every trainable parameter from its accumulated gradient.
+/// Moments and masters are f32 (f64 for f64 models). A parameter stored in bf16 has an f32
+/// master; any other parameter is its own master.
 class Optimizer {
  public:
   /// Allocates the state; masters start as copies of the parameters, so load the weights first.
   Optimizer(ParameterStore& store, const OptimizerOptions& options, const GroupRule& rule = {});
 
-  /// Brings to the device what changes from step to step: the scheduled `lr` and `weight_decay`, and what
-  /// follows from the number of steps.
+  /// Brings the numbers of the next step to the device: the scheduled `lr` and `weight_decay`, and factors
+  /// that follow from the number of steps.
   void prepare(double lr, double weight_decay);
   /// One step as it was prepared, behind `gate`. Its `finite` has one element for each parameter of the whole
-  /// model: that of a parameter with a new weight, master or moment that is not finite becomes 0. A parameter
+  /// model, which becomes 0 where a new weight, master or moment of the parameter is not finite. A parameter
   /// that got no gradient has gradient zero. The caller, who learns later whether the gate was open, then
   /// counts the step with count_step().
   void step(const UpdateGate& gate);
@@ -78,7 +78,7 @@ class Optimizer {
 
   OptimizerOptions options_;
   std::vector<Slot> slots_;
-  Tensor schedule_;  // of the operation: what changes from step to step
+  Tensor schedule_;  // of the operation: the numbers of the step
   std::int64_t steps_ = 0;
 };
 

@@ -13,11 +13,11 @@
 
 namespace nemocube {
 
-/// What all ranks do in some steps of a run, as a trace in RUN/profile/steps_A-B.json (docs/logs.md). The
-/// ranks call every function together. Training goes on with the same bits, whatever becomes of the file.
+/// Records some steps of all ranks of a run as a trace, RUN/profile/steps_A-B.json (docs/logs.md). The ranks
+/// call every function together. Training has the same bits as without, even if the file fails.
 class StepProfile {
  public:
-  /// What rank 0 says of a rank.
+  /// Facts about a rank that rank 0 reports.
   struct RankSummary {
     std::int64_t events = 0, dropped = 0, bytes_sent = 0;
     std::int64_t begin =
@@ -34,10 +34,10 @@ class StepProfile {
   /// wanted steps that will not come.
   void announce(std::int64_t next, std::int64_t total) const;
   /// To be called between two steps, before step `step`. Begins the profile before its first step, and writes
-  /// the profile after its last one. Returns whether this took time that is none of training.
+  /// the profile after its last one. Returns whether this took time that does not count as training.
   bool before_step(std::int64_t step);
   void after_step(std::int64_t step, double seconds);
-  /// To be called after the last step of the run: writes what there is.
+  /// To be called after the last step of the run: writes the steps recorded so far.
   void finish();
 
  private:
@@ -55,7 +55,7 @@ class StepProfile {
   std::filesystem::path folder_;
   bool cuda_graphs_;
 
-  std::optional<ClockReading> clock_;  // of the beginning; none: nothing is recorded
+  std::optional<ClockReading> clock_;  // of the beginning; absent: nothing is recorded
   std::int64_t bytes_before_ = 0;
   std::int64_t first_ = 0, last_ = -1;   // steps recorded
   std::int64_t steps_seen_ = 0;          // of this start

@@ -11,7 +11,7 @@ namespace nemocube {
 /// The events of one rank as text of a trace in the JSON Object Format of the Chrome Trace Event Format,
 /// which ui.perfetto.dev and chrome://tracing read. Each event begins with ",\n".
 ///
-///   pid   the rank; tid the row (core/trace.h) plus 1, since readers take thread 0 for the idle one
+///   pid   the rank; tid the row (core/trace.h) plus 1, since readers take thread 0 for an idle thread
 ///   ts    microseconds of the clock of rank 0 since `origin`; dur microseconds
 ///   ph    "X" for an event, "M" for the names of processes and threads
 /// Source: "Trace Event Format", Google, 2016.

@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-/// Settings that reach a run from outside its recipe, on every rank by itself. Ranks that differ in them
-/// would train another model without a word, or call different collectives.
+/// Settings that each rank has from outside of the recipe. Ranks that differ in such settings would silently
+/// train another model, or call different collectives.
 namespace nemocube {
 
 struct RankSetting {
   std::string name;   ///< "the environment variable X", "the instruction set of oneDNN (...)"
-  std::string value;  ///< for a message: what a rank has
-  /// Numbers are rounded otherwise, no more: debug.allow_differing_instruction_sets lets ranks differ here.
+  std::string value;  ///< for a message: the rank's value
+  /// The setting changes rounding only: debug.allow_differing_instruction_sets lets ranks differ in it.
   bool of_machine = false;
 };
 
@@ -21,7 +21,7 @@ struct RankSetting {
 /// library. To be called when the variables that the recipe sets are set.
 std::vector<RankSetting> settings_of_this_rank();
 
-/// What is not the same on all ranks, as a message, or "" where nothing is:
+/// A message about settings that are not the same on all ranks, or "" when all agree:
 ///     the environment variable X is not the same on all ranks: rank 1 has '2'; ranks 0, 2 and 3 have none
 /// `of_ranks`: the settings of each rank. `allow_differing_machines`: the key of the recipe; absent where a
 /// command has no recipe, and the message then does not name the key.

@@ -13,8 +13,8 @@
 
 namespace nemocube {
 
-/// The ranks of a run: the world, and the grid of its model, which has all of them. What is about the job
-/// alone (files, clocks, signals) asks the world here. Sums over the ranks of a model are ParallelModel's. On
+/// The ranks of a run: the world, and the grid of its model, which has all of these ranks. Code about the job
+/// alone (files, clocks, signals) asks the world here. ParallelModel has sums over the ranks of a model. On
 /// one rank all functions below are free.
 class RunRanks {
  public:
@@ -32,7 +32,7 @@ class RunRanks {
   std::int64_t dp_size() const { return sizes_.dp; }
   /// For logs: ranks, strategy, threads, libraries and kernel variants.
   std::string text(const KernelChoice& kernels) const;
-  /// All ranks of the world; null for one.
+  /// All ranks of the world; null for one rank.
   Communicator* world_group() const { return several() ? &world_.communicator() : nullptr; }
 
   /// Where a model lies (plan_model).
@@ -44,8 +44,8 @@ class RunRanks {
   /// Of all ranks of the world.
   std::int64_t largest(std::int64_t value) const;
   double sum(double value) const;
-  /// What the world and each of these groups have done so far on this rank. Waits for collectives of CUDA
-  /// tensors.
+  /// Statistics of the world and of each of these groups so far on this
+  /// rank. Waits for collectives of CUDA tensors.
   std::vector<CommStats> stats(const ProcessGroups& groups) const;
   /// Their sum.
   CommStats total_stats(const ProcessGroups& groups) const;

@@ -4,12 +4,12 @@
 
 namespace nemocube::recipe {
 
-/// Of a benchmark, which trains or is planned: the keys that it wants; those that it takes no notice of get
-/// the values that it has instead, and are listed as without effect. Of other recipes the keys of a benchmark
-/// are.
+/// For a benchmark that trains or is planned: checks the keys that it needs. Keys that a
+/// benchmark ignores get its own values and are listed as without effect. In other
+/// recipes the keys of a benchmark are listed so.
 void benchmark_rules(Recipe& recipe, Reading& reading, RecipeUse use);
 
-/// The mock data gets the vocabulary of the model, where there is one.
+/// Mock data gets the vocabulary of the model, where the recipe has a model.
 void take_vocabulary_of_model(Recipe& recipe, Reading& reading);
 
 }  // namespace nemocube::recipe

@@ -9,12 +9,12 @@
 
 #include "train/recipe/recipe.h"
 
-/// Environment variables: what they say about a run, and which of them the recipe sets.
+/// Environment variables: their settings for a run, and the variables that the recipe sets.
 ///
-/// What a setting is, says the first of these that has the setting:
-///   1. a variable that is set where the program is started; one that the recipe wants otherwise is kept
+/// A setting comes from the first of these that has it:
+///   1. a variable that is set where the program is started, also where the recipe wants another value
 ///   2. dist_env.runtime_env
-///   3. a key of dist_env that is named after a variable; null is no value
+///   3. a key of dist_env that is named after a variable; null does not count
 ///   4. the recipe's other keys
 /// Variables that are switches are true for 1, true, yes and on, and false for 0, false, no, off and no text.
 /// Source: NeMo AutoModel's pull request 1305 (init_utils.py).
@@ -49,7 +49,7 @@ inline constexpr std::array named_variables{
                   "the last stage does not put the logits of its microbatches together; here it never does"}};
 std::string variable_of(std::string_view key);  ///< "PYTORCH_ALLOC_CONF" for "pytorch_alloc_conf"
 
-/// Whether a name can be that of a variable: letters, digits and '_', no digit in front.
+/// Whether a text can name a variable: letters, digits and '_', no digit in front.
 bool is_variable_name(std::string_view name);
 /// The value of a switch, or nothing for other words; upper and lower case are the same.
 std::optional<bool> parse_switch(std::string_view text);
@@ -57,7 +57,7 @@ inline constexpr const char* switch_words = "1, true, yes or on, or 0, false, no
 
 }  // namespace recipe
 
-/// What keys and variables together say about a run.
+/// The settings of a run, from keys and variables together.
 struct ParallelSettings {
   /// `local` exactly where no token leaves its rank: ep_size and expert_tp_size are 1.
   DispatcherKind dispatcher = DispatcherKind::local;
@@ -71,19 +71,19 @@ struct Environment {
   ParallelSettings settings;
   /// Variables that the recipe sets, with their values: set_variables().
   std::vector<std::pair<std::string, std::string>> to_set;
-  /// Messages for the log, once: variables that are kept, and settings that differ from those of the recipe.
+  /// Messages for the log, once: variables that are kept, and settings that differ from the recipe's.
   std::vector<std::string> notes;
 };
 
 /// The value of a variable of the process; null when it is not set.
 using GetVariable = std::function<const char*(const char* name)>;
 
-/// What `recipe` and the environment say. Throws Error naming variable or key for a word that a setting does
-/// not have, for a dispatcher that contradicts nemotronh_ep_require_deepep, and for the dispatcher `local`
-/// where tokens must leave their ranks.
+/// The settings of `recipe` and the environment. Throws Error naming variable or key for a value that a
+/// setting does not have, for a dispatcher that contradicts nemotronh_ep_require_deepep, and for the
+/// dispatcher `local` where tokens must leave their ranks.
 ///
-///   NEMOTRONH_TP_PARALLEL_CE        false: off; true: what the two below say, auto in place of off from the
-///                                   recipe
+///   NEMOTRONH_TP_PARALLEL_CE        false: off; true: as the two below say, with auto in place of a
+///                                   recipe's off
 ///   NEMOTRONH_TP_PARALLEL_CE_IMPL   native, te (or fused), auto, off; ahead of distributed.tp_cross_entropy
 ///   NEMOAUTOMODEL_PP_BLOCK_WEIGHTS  parse_block_weights(); ahead of distributed.pipeline.block_weights
 ///   NEMOAUTOMODEL_PP_STRICT_TOTAL_UNDERFILL, NEMOAUTOMODEL_PP_ALLOW_UNDERFILL

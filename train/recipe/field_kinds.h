@@ -4,7 +4,7 @@
 
 #include "train/recipe/types.h"
 
-/// What the declarations of keys in fields.h and distributed_fields.h have in common.
+/// The common part of the declarations of keys in fields.h and distributed_fields.h.
 namespace nemocube::recipe {
 
 /// A section, to be written or only to be looked at.

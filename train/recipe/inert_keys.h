@@ -5,8 +5,8 @@
 
 #include "train/recipe/types.h"
 
-/// Keys of AutoModel's recipes that have no effect in this build, or that it accepts only with the value that
-/// describes what it does anyway. fields.h has the keys with an effect.
+/// Keys of AutoModel's recipes that have no effect in this build, or that this build accepts only with the
+/// value that it has anyway. fields.h has the keys with an effect.
 namespace nemocube::recipe {
 
 struct Form;  ///< which values the keys of a row may have

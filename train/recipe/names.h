@@ -113,7 +113,7 @@ template <>
 inline constexpr std::array names_of<Strategy>{Name{"fsdp2", Strategy::fsdp2},
                                                Name{"megatron_fsdp", Strategy::megatron_fsdp},
                                                Name{"ddp", Strategy::ddp}};
-/// The strategies again, by the names of AutoModel's classes, those of older versions included.
+/// The strategies again, by the names of AutoModel's classes, also of older versions.
 enum class StrategyClass { fsdp2, megatron_fsdp, ddp };
 template <>
 inline constexpr std::array names_of<StrategyClass>{Name{"FSDP2Config", StrategyClass::fsdp2},

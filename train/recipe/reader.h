@@ -17,8 +17,8 @@ namespace nemocube::recipe {
 
 class Reader {
  public:
-  /// `map`: a section at `path`. `kind`: what its rows in inert_keys() are called; `validation_dataset` has
-  /// the keys of `dataset`.
+  /// `map`: a section at `path`. `kind`: the name of its rows in inert_keys();
+  /// `validation_dataset` has the keys of `dataset`.
   Reader(Reading& reading, const Value& map, std::string path, std::string kind)
       : reading_(reading), map_(map), path_(std::move(path)), kind_(std::move(kind)) {}
 
@@ -32,8 +32,8 @@ class Reader {
     else if (outcome != Outcome::wrong)
       class_ = name_of_choice(out);
   }
-  /// A class that has a key of its own. The names of Class, whose values are those of E, are what `_target_`
-  /// may say instead.
+  /// A class that has a key of its own. `_target_` may say a name of
+  /// Class instead, whose values are those of E.
   template <class Class, class E>
   void named_target(const char* key, E& out, const char*) {
     const Outcome named = read_key(key, out, or_default);
@@ -201,7 +201,7 @@ class Reader {
   bool has_classes_ = false;  ///< whether keys may belong to classes
   std::string class_;         ///< name of the class, empty when there is none or it is wrong
   std::string classes_;       ///< that the next fields belong to
-  std::string wanted_class_;  ///< what the missing _target_ should be
+  std::string wanted_class_;  ///< the right value of a missing _target_
   std::vector<std::string> known_, known_of_every_class_;
   std::vector<std::string> spare_;  // second spellings of keys that are given: no help to suggest
   std::map<std::string, std::string> of_other_class_;  ///< key to its classes

@@ -19,7 +19,7 @@ class Reading {
   /// The value at a key path from the root; null when there is none.
   const Value* find(std::string_view path) const;
   bool given(std::string_view path) const;  ///< there, and not null
-  /// What a message about a key begins with: file, line and path, or --set and path.
+  /// The beginning of a message about a key: file, line and path, or --set and path.
   std::string where(const Value* value, const std::string& path) const;
   std::string where(const std::string& path) const { return where(find(path), path); }
 
@@ -37,7 +37,7 @@ class Reading {
     problem(find(paths[0]), paths[0], cat(where(paths[0]), ": ", why...));
   }
   bool any_faulty(const std::vector<std::string>& paths) const;
-  /// The key whose message was the first to list these keys: a long list is said once.
+  /// The key whose message was the first to list these keys: a long list is written once.
   const std::string& first_to_list(const std::string& keys, const std::string& path) {
     return lists_.emplace(keys, path).first->second;
   }

@@ -22,24 +22,24 @@
 #include "train/recipe/choices.h"
 #include "train/recipe/distributed.h"
 
-/// Recipes: what to train, on what, how. Section and key names, defaults and value conventions are those of
-/// NeMo AutoModel's recipes. Steps are optimizer steps counted from 0. Relative paths start from the working
-/// directory.
+/// Recipes: what to train, on what, how. Section and key names, defaults and value
+/// conventions are as in NeMo AutoModel's recipes. Steps are optimizer steps counted from 0.
+/// Relative paths start from the working directory.
 ///
 /// From the text to the structs below (recipe.cpp):
 ///   1. yaml.cpp parses the text into a tree of Value; override.cpp applies each --set to the tree.
-///   2. Reader walks the tree along fields.h, which declares every key: its name, variable, meaning and
-///   range.
-///      types.h reads a value of each C++ type; names.h has the words for enumerations. Reader then looks at
-///      the keys left over: inert_keys.h lists AutoModel's keys without effect, all others are unknown.
-///   3. rules.cpp and distributed_rules.cpp check what involves several keys, and fill in defaults that
-///   depend
-///      on other keys.
+///   2. Reader walks the tree along fields.h, which declares every key: its name, variable,
+///      meaning and range. types.h reads a value of each C++ type; names.h has the words for
+///      enumerations. Reader then looks at the keys that are left: inert_keys.h lists AutoModel's
+///      keys without effect, all others are unknown.
+///   3. rules.cpp and distributed_rules.cpp check
+///      rules over several keys, and fill in
+///      defaults that depend on other keys.
 ///   4. Reading collects the problems of all steps and throws them as one Error.
 /// Two more visitors of fields.h go the other way: describe.cpp writes a recipe as YAML, and key_list.cpp
 /// makes the table of docs/recipe.md. A new key is a variable here, a line in fields.h, and the table made
-/// anew. The sections about ranks are in distributed.h and distributed_fields.h. environment.h adds what
-/// environment variables say, which is no part of a recipe.
+/// anew. The sections about ranks are in distributed.h and distributed_fields.h. environment.h adds settings
+/// from environment variables, which are no part of a recipe.
 namespace nemocube {
 
 struct StepSchedulerSection {
@@ -63,7 +63,7 @@ struct MoeSection {
   double expert_bias_update_rate = 0;
 };
 
-/// How the model runs here. Names are those of AutoModel's section model.backend.
+/// How the model runs here. Names are as in AutoModel's section model.backend.
 struct BackendSection {
   std::optional<DispatcherKind> dispatcher;  ///< see ParallelSettings::dispatcher
   std::optional<bool> use_deepep;            ///< absent once loaded: moved to `dispatcher`
@@ -73,7 +73,7 @@ struct BackendSection {
 enum class ModelSource { pretrained, config };  ///< weights from the folder, or fresh ones
 struct ModelSection {
   ModelSource source = ModelSource::pretrained;
-  std::string path;                              ///< of a run or a checkpoint: replaced by the model in it
+  std::string path;                              ///< a run or a checkpoint is replaced by the model in it
   std::optional<std::string> config;             ///< absent once loaded: moved to `path`
   std::optional<DType> dtype;                    ///< key torch_dtype
   std::optional<Initialisation> initialisation;  ///< absent for pretrained
@@ -82,8 +82,8 @@ struct ModelSection {
   std::optional<double> mtp_loss_scaling_factor;
   MoeSection moe;
   BackendSection backend;
-  /// Not of the recipe: what config.json says, where a rule of the recipe had to know it. See
-  /// config_of_model().
+  /// Not of the recipe: the model's config, where a rule of the
+  /// recipe needed it. See config_of_model().
   std::optional<ModelConfig> known_config = {};
 };
 
@@ -197,12 +197,12 @@ struct PeftSection {
   double dropout = 0;
   DropoutPosition dropout_position = DropoutPosition::post;
   LoraInitialisation initialisation = LoraInitialisation::xavier;  ///< key lora_A_init
-  std::optional<DType> lora_dtype;                                 ///< absent: that of the weights
+  std::optional<DType> lora_dtype;                                 ///< absent: as the weights
   bool moe_rank_scaling = false;
   std::optional<std::string> adapter_path;
 };
 
-/// What repair_embeddings() does to the weights that were read; see EmbeddingRepair.
+/// Options of repair_embeddings() for the weights that were read; see EmbeddingRepair.
 struct EmbeddingRepairSection {
   bool enabled = true;
   double min_norm = 1e-6;
@@ -350,13 +350,13 @@ struct Recipe {
   std::vector<std::string> warnings;   ///< messages about keys that this recipe makes pointless
   std::map<std::string, std::string>
       interpolated;  ///< text that came out of variables, to the text as written
-  /// Not of the recipe: what chat templates show as the present moment (strftime_now), the same in all
-  /// renderings of a run. Absent: the moment at which a template is loaded.
+  /// Not of the recipe: the present moment in chat templates (strftime_now), the same in all renderings of a
+  /// run. Absent: the moment at which a template is loaded.
   std::optional<Moment> moment = {};
 };
 
-/// Whether the recipe is a benchmark: it has data of `mock` then, a constant learning rate, and neither
-/// clipping, validation, checkpoints nor logs, whatever it says about these.
+/// Whether the recipe is a benchmark. A benchmark has mock data, a constant learning rate, and neither
+/// clipping, validation, checkpoints nor logs, whatever the recipe says about these.
 bool is_benchmark(const Recipe& recipe);
 
 /// The use of a recipe, which decides which sections it must have.
@@ -381,16 +381,16 @@ Recipe parse_recipe(const std::string& yaml, const std::string& name,
 
 /// The resolved recipe in YAML, defaults filled in, ignored keys left out. Loading it gives the same recipe.
 std::string describe(const Recipe& recipe);
-/// The same for files that others may read: text that came from environment variables, and may be a secret,
-/// is written as the recipe has it (${oc.env:NAME}). A comment for each says what tells a later run that the
-/// value has changed.
+/// describe() for files that others may read: text that came from environment variables, and may be a secret,
+/// is written as in the recipe (${oc.env:NAME}). A comment for each has a digest, by which a later run sees
+/// that the value has changed.
 std::string describe_for_file(const Recipe& recipe);
-/// A message for such files: texts that came from variables (Recipe::interpolated) are written as the recipe
-/// has them, unless they have fewer than four characters, as numbers do.
+/// A message for such files: texts that came from variables (Recipe::interpolated) are written as in the
+/// recipe, unless they have fewer than four characters, as numbers do.
 std::string message_for_file(std::string message, const std::map<std::string, std::string>& interpolated);
-/// That comment for the value `text`, written `written`; up to the digest it begins with
-/// interpolation_note(). The digest has 16 bits, so nobody can tell from it which of many guesses is the
-/// value.
+/// The comment for the value `text`, written `written`; it begins with
+/// interpolation_note(), and ends with the digest. The digest has 16 bits, so nobody can
+/// tell from it which of many guesses is the value.
 std::string interpolation_note(const std::string& written);
 std::string interpolation_digest(const std::string& text);
 
@@ -398,9 +398,9 @@ std::string interpolation_digest(const std::string& text);
 /// batch does not divide into whole forward passes.
 std::int64_t grad_accumulation_steps(const Recipe& recipe, std::int64_t dp);
 
-/// Microbatches of a step on each of `dp` data-parallel ranks: local_batch_size / pp_microbatch_size for each
-/// of grad_accumulation_steps(); without a pipeline a forward pass is one microbatch. Throws Error when they
-/// are not whole.
+/// Microbatches of a step on each of `dp` data-parallel ranks: local_batch_size / pp_microbatch_size
+/// for each of grad_accumulation_steps(); without a pipeline a forward pass is one microbatch.
+/// Throws Error when a quotient is not whole.
 std::int64_t microbatches_of_step(const Recipe& recipe, std::int64_t dp);
 
 }  // namespace nemocube

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string_view>
 
-/// What the text of a YAML scalar means as a number or a switch.
+/// The text of a YAML scalar as a number or a switch.
 namespace nemocube::recipe {
 
 /// Decimal numbers as YAML and Python write them: 1, -2, 1_000, 1e-8, .5, .inf, -.inf, inf. Returns nothing

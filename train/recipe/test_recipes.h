@@ -6,7 +6,7 @@
 #include "tests/support/paths.h"
 #include "train/recipe/recipe.h"
 
-/// Small recipes and what is said about wrong ones.
+/// Small recipes, and the messages about wrong ones.
 namespace nemocube::testing {
 
 inline const std::string model_folder = source_path("tests/goldens/train20");

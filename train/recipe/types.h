@@ -17,7 +17,7 @@
 #include "train/recipe/words.h"
 
 /// The types of keys. read() takes a value of a type from the YAML tree and throws Error for other values;
-/// show() says what read() accepts, and writes a value so that read() gives it back.
+/// show() describes the values that read() accepts, and writes a value so that read() returns the same value.
 namespace nemocube::recipe {
 
 struct Shown {

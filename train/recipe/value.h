@@ -14,7 +14,7 @@ struct Value {
   enum class Kind { null, scalar, list, map };
   Kind kind = Kind::null;
   std::string text;     ///< of a scalar; no NUL bytes
-  bool quoted = false;  ///< the scalar was written in quotes, so it is text even if it looks like a number
+  bool quoted = false;  ///< the scalar was written in quotes, and is text even if it looks like a number
   std::vector<Value> items;
   std::vector<Entry> entries;  ///< in file order, keys unique and fit for messages
   int line = 0;                ///< 1-based; 0: came from an override
@@ -22,7 +22,7 @@ struct Value {
   const Value* find(std::string_view key) const;
 };
 
-/// One key of a map and what stands under that key.
+/// One key of a map, and its value.
 struct Entry {
   std::string key;
   Value value;

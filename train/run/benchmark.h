@@ -18,7 +18,7 @@ struct BenchmarkResult {
   double setup_seconds = 0;           ///< groups, model, optimizer and data, until the first step; on rank 0
   std::vector<double> step_seconds;   ///< of each step done, on the rank that took longest
   std::vector<double> losses;         ///< of each step done
-  std::int64_t skipped_steps = 0;     ///< whose loss or gradient was not finite
+  std::int64_t skipped_steps = 0;     ///< steps whose loss or gradient was not finite
   double flops = 0;                   ///< of a step (step_flops()), of all ranks
   double automodel_flops = 0;         ///< of a step (automodel_step_flops()), of all ranks
   std::int64_t peak_bytes = 0;        ///< most memory that tensors held, of the rank with most
@@ -30,16 +30,16 @@ struct BenchmarkResult {
   double tokens() const;            ///< of a step
 };
 
-/// Percent of the peak of all ranks that `flops` operations in `seconds` are; `peak_tflops`: 10^12 a second,
-/// of one.
+/// The rate of `flops` operations in `seconds`, in percent of the peak of all ranks;
+/// `peak_tflops`: 10^12 a second, of one rank.
 double mfu_percent(double flops, std::int64_t ranks, double seconds, double peak_tflops);
 
 /// Runs the steps: forward and backward of the microbatches and the update, at the constant learning rate of
-/// the optimizer section, without clipping. What the recipe says besides is as in training: the ranks, the
-/// device, kernels, dtypes, activation checkpointing, CUDA graphs, experts in turn
+/// the optimizer section, without clipping. All else in the recipe is as in training: the ranks, the device,
+/// kernels, dtypes, activation checkpointing, CUDA graphs, experts in turn
 /// (model.backend.fake_balanced_gate). A step's time begins when its rows are there, and ends when the host
-/// has its results. Calls `on_step` on rank 0 after each step. `recipe`: is_benchmark(). All ranks call it
-/// together, and get the result. Throws Error like run_training().
+/// has its results. Calls `on_step` on rank 0 after each step. `recipe`: is_benchmark(). All ranks call
+/// run_benchmark() together, and get the result. Throws Error like run_training().
 BenchmarkResult run_benchmark(const Recipe& recipe, const ParallelSettings& settings, World& world,
                               Device device, const std::function<void(const BenchmarkResult&)>& on_step);
 

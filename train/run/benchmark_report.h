@@ -6,8 +6,8 @@
 
 namespace nemocube {
 
-/// The table of a benchmark: its head, a line for the last step that is done, and what follows the last of
-/// all.
+/// The table of a benchmark: its head, a line for the last
+/// finished step, and the end of the table.
 std::string benchmark_head(const BenchmarkResult& result);
 std::string benchmark_step_line(const BenchmarkResult& result);
 std::string benchmark_summary(const BenchmarkResult& result);
@@ -21,8 +21,8 @@ std::string benchmark_summary(const BenchmarkResult& result);
 ///   tokens_per_second, tokens_per_second_per_rank, step_tflop (10^12 operations of a step, model/flops.h),
 ///   tflop_per_second_per_rank, mfu_percent (both from step_tflop), step_seconds (a list), loss_first,
 ///   loss_last, skipped_steps, peak_gib, version
-/// Seconds are those of the rank that took longest; AutoModel takes those of rank 0 for the averages. A loss
-/// that is not finite is null.
+/// Seconds are of the rank that took longest; AutoModel takes rank 0 for the
+/// averages. A loss that is not finite is null.
 Json benchmark_json(const BenchmarkResult& result);
 
 }  // namespace nemocube

@@ -9,9 +9,9 @@ namespace nemocube {
 /// Lustre) it has no effect.
 class RunLock {
  public:
-  /// Creates the directory if necessary and locks it. Throws Error naming the directory when it cannot be
-  /// created or when another process holds the lock.
-  /// `key`: of the recipe, which names the directory.
+  /// Creates the directory if necessary and locks it. Throws Error naming the
+  /// directory when it cannot be created or when another process holds the lock.
+  /// `key`: the recipe's key that names the directory.
   explicit RunLock(std::filesystem::path directory, const char* key = "checkpoint.checkpoint_dir");
   /// Removes the directories that this object created, if they are empty.
   ~RunLock();

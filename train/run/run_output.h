@@ -12,8 +12,8 @@
 
 namespace nemocube {
 
-/// What a run tells about itself: the sentences before its first step, the lines of its logs and of
-/// history.jsonl, and the profile. All ranks call each function together.
+/// The output of a run: the sentences before its first step, the lines of its logs and of history.jsonl, and
+/// the profile. All ranks call each function together.
 class RunOutput {
  public:
   /// `run` outlives this object. `profile`: steps of which a trace is written. Throws Error like RunLog.
@@ -22,12 +22,12 @@ class RunOutput {
   /// Null on all ranks but the first.
   RunLog* log() { return log_ ? &*log_ : nullptr; }
 
-  /// To be called once, before the first step: says what will be trained, and on what, and begins the
-  /// history. `early_stopping`: why there is nothing to train any more, or empty. Throws Error like
-  /// RunHistory::start().
+  /// To be called once, before the first step: prints model, data and device of the training,
+  /// and begins the history. `early_stopping`: why there is nothing to train any more, or
+  /// empty. Throws Error like RunHistory::start().
   void begin(const std::string& early_stopping);
-  /// To be called between two steps, before step `step`. Returns whether this took time that is none of
-  /// training (StepProfile::before_step()).
+  /// To be called between two steps, before step `step`. Returns whether this took time that does not count
+  /// as training (StepProfile::before_step()).
   bool before_step(std::int64_t step);
   /// How many steps are done, for the history.
   void set_steps_done(std::int64_t steps);
@@ -35,7 +35,7 @@ class RunOutput {
   void after_step(const TrainingRecord& record);
   /// To be called for each checkpoint that has become complete. Throws Error like RunLog::keep_branch().
   void published(const Checkpoints::Published& checkpoint);
-  /// To be called after the last step: writes what there is of the profile.
+  /// To be called after the last step: writes the profile so far.
   void finish_profile();
   /// The last line of the history.
   void end(const RunResult& result);

@@ -9,14 +9,14 @@ namespace nemocube {
 /// How a run ended.
 struct RunResult {
   std::int64_t first_step = 0;   ///< the first step that this process ran; counted from 0
-  std::int64_t steps_done = 0;   ///< over the whole run, those before a resume included
+  std::int64_t steps_done = 0;   ///< over the whole run, steps before a resume included
   std::int64_t total_steps = 0;  ///< as the recipe asks for
   std::int64_t tokens = 0;       ///< sum of num_tokens_per_step (training.jsonl) over this process's steps
   double seconds = 0;            ///< of this process's steps, without checkpoints and validation
   std::optional<double> first_loss, last_loss;  ///< of this process's steps; absent when it ran none
   std::int64_t skipped_steps = 0;               ///< over the whole run
   int signal = 0;                               ///< the signal that ended it early, or 0
-  std::string early_stopping;                   ///< why early stopping ended it; empty: it did not
+  std::string early_stopping;                   ///< why early stopping ended the run; empty: it did not
   std::filesystem::path checkpoint;             ///< the newest, empty when there is none
 };
 

@@ -9,7 +9,7 @@ namespace nemocube {
 ///
 /// SIGHUP (the terminal closed) and SIGPIPE (the reader of standard error ended) are watched too, unless the
 /// process already ignores them, as it ignores SIGHUP under nohup. As second signals they have no effect:
-/// they arrive repeatedly and together with other signals, and no impatient user sends them.
+/// they arrive repeatedly and together with other signals, and a user does not send them out of impatience.
 class SignalWatch {
  public:
   /// `first_text` is shown when the first signal arrives.
@@ -19,7 +19,7 @@ class SignalWatch {
   SignalWatch& operator=(const SignalWatch&) = delete;
   int received() const;  ///< 0: none yet
 
-  /// What a second signal shows before it ends the process. Texts are cut at 1 KiB.
+  /// The text that a second signal shows before it ends the process, cut at 1 KiB.
   void set_second_text(std::string_view text);
 
  private:

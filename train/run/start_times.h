@@ -3,9 +3,9 @@
 
 #include "parallel/comm/communicator.h"
 
-/// Where the time of a start goes. What belongs to the start has a zone (core/profile.h) of its own:
-/// "start/mpi", "start/devices" (with NCCL), "start/groups", "start/weights" (made or loaded), "start/data",
-/// "start/checkpoint" (one to resume from) and "start/first step".
+/// The time of a start, by part. Each part has a zone (core/profile.h): "start/mpi", "start/devices" (with
+/// NCCL), "start/groups", "start/weights" (made or loaded), "start/data", "start/checkpoint" (one to resume
+/// from) and "start/first step".
 namespace nemocube {
 
 /// For the log, after the first step:

@@ -23,21 +23,21 @@
 
 namespace nemocube {
 
-/// A run up to its first step: what the recipe asks for as objects, with the contents of the checkpoint that
-/// the run resumes from. Members stand in the order in which they are made.
+/// A run up to its first step: objects made from the recipe, with the contents of the checkpoint that the run
+/// resumes from. Members stand in the order in which they are made.
 class StartedRun {
  public:
-  /// All ranks of the world call it, each with its device. `config`: of the recipe's model. The log tells
-  /// what the run resumes from, and what it does otherwise than before.
-  /// Throws Error where another run is at work in the checkpoint directory or in the folder of event files,
-  /// where the checkpoint to resume from does not fit the recipe or is damaged, and like the makers of the
-  /// members.
+  /// All ranks of the world call it, each with its device. `config`: of the recipe's model.
+  /// The log names the checkpoint to resume from, and the differences to the run before.
+  /// Throws Error where another run is at work in the checkpoint directory or in the folder
+  /// of event files, where the checkpoint to resume from does not fit the recipe or is
+  /// damaged, and like the makers of the members.
   StartedRun(Recipe wanted, const ModelConfig& config, const ParallelSettings& settings, World& world,
              Device device);
   StartedRun(const StartedRun&) = delete;
   StartedRun& operator=(const StartedRun&) = delete;
 
-  /// Progress of the learning-rate schedule: that of the next step.
+  /// Progress of the learning-rate schedule at the next step.
   std::int64_t schedule_position() const { return state.scheduler_steps * schedule.options().per_step; }
   /// For StorageTime.
   std::int64_t most_checkpoint_bytes() const {

@@ -17,13 +17,13 @@ class StepMeter {
   /// `run` outlives this object.
   explicit StepMeter(const StartedRun& run) : run_(run) {}
 
-  /// The time until now is none of training. To be called before the first step, too.
+  /// The time until now does not count as training. To be called before the first step, too.
   void restart_clock() { last_record_ = Clock::now(); }
   /// Before the rows of the step are there. Returns its record, without anything but its number.
   TrainingRecord begin();
-  /// Makes of this rank's counts of rows and tokens those of the whole step.
+  /// Sums this rank's counts of rows and tokens to those of the whole step.
   void sum_counts(TrainingRecord& record) const;
-  /// Once the step is done and the state of the run says so: completes the record.
+  /// Completes the record, after the step is done and counted in the state of the run.
   void end(const StepResult& result, std::span<const TokenBatch> microbatches, TrainingRecord& record);
 
  private:

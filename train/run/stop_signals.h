@@ -9,14 +9,14 @@
 
 namespace nemocube {
 
-/// The signals that end a run after the current step: one that some rank has received is one for all, so that
-/// all stop after the same step.
+/// The signals that end a run after the current step: a signal that one rank has received counts for all
+/// ranks, so that all stop after the same step.
 class StopSignals {
  public:
-  /// Watches them from now on. `ranks` outlives this object. Throws Error like read_launch().
+  /// Watches the signals from now on. `ranks` outlives this object. Throws Error like read_launch().
   StopSignals(const Recipe& recipe, const RunRanks& ranks);
 
-  /// Says what asks all ranks to end with a checkpoint, where the launcher kills them (Launch::stop_command).
+  /// Logs how to ask all ranks for a checkpoint and an end, if a launcher kills them (Launch::stop_command).
   void announce() const;
   /// Whether a signal asks the run to stop. All ranks call together and get the same result.
   bool asked();
@@ -24,7 +24,7 @@ class StopSignals {
   int agreed() const { return agreed_; }
   /// For validations. To be polled only while this object lives.
   Validation::Stop stop();
-  /// What a second signal shows on rank 0 before it ends the process (SignalWatch::set_second_text()).
+  /// The text of a second signal on rank 0, before it ends the process (SignalWatch::set_second_text()).
   void set_second_text(const std::string& text);
 
  private:

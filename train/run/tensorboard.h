@@ -12,12 +12,12 @@
 
 namespace nemocube {
 
-/// What the recipe says about event files; nothing where it wants none.
+/// The recipe's options of event files; nothing where the recipe wants none.
 std::optional<TensorboardOptions> tensorboard_options(const Recipe& recipe);
 
-/// StepResult::auxiliary_losses over their coefficients and the number of MoE blocks of the whole model: what
-/// Megatron-LM logs (megatron/core/transformer/moe/moe_utils.py, track_moe_metrics). The blocks of a repeated
-/// layer of multi-token prediction count once for each depth, as in Megatron-LM.
+/// StepResult::auxiliary_losses over their coefficients and the number of MoE blocks of the whole model, as
+/// Megatron-LM logs them (megatron/core/transformer/moe/moe_utils.py, track_moe_metrics). The blocks of a
+/// repeated layer of multi-token prediction count once for each depth, as in Megatron-LM.
 std::vector<std::pair<std::string, double>> mean_auxiliary_losses(
     const MoeSection& coefficients, const ModelSetup& setup,
     std::span<const std::pair<std::string, double>> losses);

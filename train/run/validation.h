@@ -27,7 +27,7 @@ class Validation {
   /// (null: this one alone), where it differs among them.
   Validation(const Recipe& recipe, const ModelConfig& config, Communicator* ranks = nullptr);
   std::size_t sets() const { return sets_.size(); }
-  /// What the rows of each set are made of, by name.
+  /// The inputs of the rows of each set, by name.
   const std::map<std::string, RowInputs>& rows() const { return rows_; }
 
   /// Where in a run, and for whom.
@@ -65,8 +65,8 @@ class Validation {
   std::map<std::string, RowInputs> rows_;
 };
 
-/// Warns of each validation set of the recipe whose rows are made of something else than those of a
-/// checkpoint were. A run goes on with them: its place is one in the training data.
+/// Warns of each validation set of the recipe whose rows have other inputs than in a checkpoint. The run goes
+/// on all the same, because its place counts in the training data.
 void warn_of_other_rows(const Recipe& recipe, const std::map<std::string, RowInputs>& written,
                         const std::map<std::string, RowInputs>& now);
 

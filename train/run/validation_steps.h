@@ -6,8 +6,8 @@
 
 namespace nemocube {
 
-/// The validations of a run: after which steps they come, what an earlier process did of them, and when their
-/// losses end the run. All ranks call each function together, and get the same result.
+/// The validations of a run: the steps after which they come, the validations of an earlier process, and the
+/// end of the run by their losses. All ranks call each function together, and get the same result.
 class ValidationSteps {
  public:
   /// Both outlive this object. `log`: null on all ranks but the first.
@@ -22,15 +22,15 @@ class ValidationSteps {
 
   /// Whether to validate after `step`. `preempted`: a signal asked the run to end after this step.
   bool is_due(std::int64_t step, bool preempted = false) const;
-  /// Validates after the last step done, and counts the losses for early stopping. Returns them as
-  /// Validation::run() does, those in `known` included.
+  /// Validates after the last step done, and counts the losses for early stopping. Returns the losses as
+  /// Validation::run() does, `known` included.
   Losses run(const Validation::Stop& stop, const Losses& known = {});
-  /// Whether these are the losses of all sets.
+  /// Whether `losses` has all sets.
   bool is_complete(const Losses& losses) const { return losses.size() == run_.validation.sets(); }
 
   /// Whether early stopping ends the run.
   bool stops_early() const;
-  /// Why early stopping ends the run (reason_of_end()); empty where it does not.
+  /// Why early stopping ends the run (reason_of_end()); empty where the run goes on.
   std::string end_by_early_stopping() const;
 
  private:

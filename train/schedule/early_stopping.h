@@ -9,11 +9,11 @@
 /// EarlyStoppingCallback of transformers. All functions are pure.
 namespace nemocube {
 
-/// What the validations of a run so far say. Part of the run's state, so that a resumed run goes on counting.
+/// Results of a run's validations so far. Part of the run's state, so that a resumed run goes on counting.
 struct EarlyStoppingState {
   std::string metric;  ///< the validation set that was looked at
-  /// The lowest loss that was lower than the one before by more than min_delta, and its step; absent: none
-  /// was finite.
+  /// The lowest loss that was lower than the best one before by more than min_delta,
+  /// and its step; absent: no loss was finite.
   std::optional<double> best_loss;
   std::int64_t best_step = 0;  ///< pre: best_loss
   std::int64_t waited = 0;     ///< validations since then
@@ -21,8 +21,8 @@ struct EarlyStoppingState {
   friend bool operator==(const EarlyStoppingState&, const EarlyStoppingState&) = default;
 };
 
-/// The state after the validation of `step`, whose loss improves on the best one if it is finite and below
-/// that by more than min_delta, or the first finite one. A step that was counted before changes nothing.
+/// The state after the validation of `step`, whose loss improves on the best one if it is finite and lower by
+/// more than min_delta, or if it is the first finite one. A step that was counted before changes nothing.
 /// Where `state` looked at another metric, counting begins anew.
 EarlyStoppingState counted_validation(std::optional<EarlyStoppingState> state,
                                       const EarlyStoppingSection& section, std::int64_t step, double loss);

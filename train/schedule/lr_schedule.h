@@ -31,10 +31,10 @@ struct ScheduleOptions {
   double start_wd = 0, end_wd = 0;
   std::int64_t wd_incr = 0;  ///< n at which end_wd is reached
   WeightDecayStyle wd_style = WeightDecayStyle::constant;
-  std::int64_t per_step = 1;  ///< how far one optimizer step moves n: 1, or samples in a global batch
+  std::int64_t per_step = 1;  ///< the step of n for one optimizer step: 1, or samples in a global batch
 };
 
-/// What says how many steps a schedule is for: this run, or the checkpoint that it resumes from.
+/// The source of a schedule's length: this run, or the checkpoint that it resumes from.
 enum class LengthFrom { run, checkpoint };
 
 class LrSchedule {
@@ -52,8 +52,8 @@ class LrSchedule {
 };
 
 /// The recipe's schedule for a run of `total_steps` optimizer steps. Absent keys: warm-up min(1000, total /
-/// 10) steps, decay and weight-decay length the whole run, init 0.1 lr, max lr, min 0.01 lr, weight decay
-/// that of the optimizer. No lr_scheduler section: both constant.
+/// 10) steps, decay and weight-decay length the whole run, init 0.1 lr, max lr, min 0.01 lr, weight decay as
+/// in the optimizer section. Without a section lr_scheduler both are constant.
 LrSchedule make_schedule(const Recipe& recipe, std::int64_t total_steps, LengthFrom from = LengthFrom::run);
 
 /// One line for each step 0 ... step_scheduler.max_steps: step, learning rate, weight decay, separated by

@@ -4,8 +4,8 @@
 
 #include "train/recipe/recipe.h"
 
-/// Which optimizer steps a run has and what happens at each, as NeMo AutoModel's StepScheduler decides it.
-/// Steps count from 0 over the whole run. All functions are pure.
+/// The optimizer steps of a run and the events at each, as in NeMo AutoModel's StepScheduler. Steps count
+/// from 0 over the whole run. All functions are pure.
 namespace nemocube {
 
 struct StepSchedule {

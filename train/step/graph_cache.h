@@ -16,18 +16,18 @@ namespace nemocube {
 /// Work of training steps that is queued again and again, by CUDA graphs.
 class GraphCache {
  public:
-  /// The ranks `all` call run() together and alike: either all of them launch a graph or none. Both outlive
-  /// this object.
+  /// The ranks `all` call run() together and alike: either all of them launch a graph or none. `parameters`
+  /// and `all` outlive this object.
   GraphCache(ParameterStore& parameters, Communicator& all) : parameters_(parameters), all_(all) {}
 
   /// Numbers that are parts of the work, such as its sizes.
   using Key = std::vector<double>;
-  /// Runs `work`, which writes the same memory for the same key and the same set of gradients that are there
-  /// (GradNode). The first time it runs as it is, and makes what lasts: tables, loaded kernels, memory of
-  /// libraries. The second time it is captured, and from then on the graph runs in its place. What one rank
-  /// cannot capture, twice, runs as it is every time on all ranks, and that rank warns once. `name`: "the
-  /// update". `undo` is called while `work` throws in a capture: it lets go of all that the work has made so
-  /// far, and brings what the host notes of the step back to where it was.
+  /// Runs `work`, which writes the same memory for the same key and the same set of existing gradients
+  /// (GradNode). The first time the work runs directly, and makes lasting things: tables, loaded kernels,
+  /// memory of libraries. The second time it is captured, and from then on the graph runs in its place. Work
+  /// that one rank fails to capture twice runs directly every time on all ranks, and that rank warns once.
+  /// `name`: "the update". `undo` is called while `work` throws in a capture: it releases everything that the
+  /// work has made so far, and resets the host's state of the step.
   void run(const char* name, const Key& key, const std::function<void()>& work,
            const std::function<void()>& undo = {});
   /// This rank warns once that work has no graph, and why.

@@ -7,20 +7,20 @@
 
 namespace nemocube {
 
-/// What a rank computes with of a microbatch.
+/// A rank's part of a microbatch.
 struct MicrobatchRows {
   /// In host memory.
   MicrobatchRows(const ParallelModel& parallel, const TokenBatch& batch);
   MicrobatchRows to(Device device) const;
-  /// Takes over the values of another microbatch of the same sizes, in the memory that is there. The
-  /// sequences become those of the other one (Sequences::become).
+  /// Takes over the values of another microbatch of the same sizes, in the present memory.
+  /// Sequences::become() takes over the other's sequences.
   void become(const MicrobatchRows& other);
 
   std::int64_t label_count() const { return labels.values ? labels.count() : 0; }
 
   Sequences sequences;  ///< of the whole microbatch
   Tensor ids;           ///< where the model's part begins with the embeddings
-  Labels labels;        ///< where it has the head
+  Labels labels;        ///< where the rank has the head
   /// Of each depth of multi-token prediction, where the part has the head: ids and labels rolled by 1, 2, ...
   std::vector<Tensor> mtp_ids;
   std::vector<Labels> mtp_labels;

@@ -15,8 +15,8 @@ namespace nemocube {
 /// microbatch, and where blocks have their weights or gradients for a while only, in memory that differs from
 /// time to time (ZeRO-2 and 3). Steps have the bits of steps without graphs.
 ///
-/// Graphs read and write the same memory each time. This object holds the memory that lasts from step to step
-/// and has the values of the step at hand.
+/// Graphs read and write the same memory each time. This object holds this memory, which lasts from step to
+/// step and has the values of the present step.
 ///
 /// Microbatches have a capacity (TokenBatch::with_capacity), the same on all ranks, and each capacity has
 /// graphs of its own. Steps of microbatches without capacity, and work that cannot be captured, run as
@@ -27,7 +27,7 @@ class StepReplay {
   explicit StepReplay(ParallelModel& parallel);
 
   /// Begins a step. `fixed_sizes`: the microbatches of all ranks have a capacity. Returns whether the step
-  /// can use graphs: then it uses all that follows.
+  /// can use graphs. Only then the step may call the functions below.
   bool begin_step(bool fixed_sizes, double loss_scale);
   const StepTensors& tensors() const { return *tensors_; }  ///< with the values that a step begins with
   const Tensor& loss_scale() const { return loss_scale_; }  ///< [1] f64

@@ -15,15 +15,15 @@ namespace nemocube {
 /// Executes the forward and backward passes of one step, on this rank's part of the pipeline.
 class StepRunner {
  public:
-  /// Gradients are those of `loss_scale` times the sum of all token losses. With `replay`, after its
-  /// begin_step(), the passes of each microbatch become one graph, or all of run() becomes part of one.
+  /// Gradients are of `loss_scale` times the sum of all token losses. With `replay`, after its begin_step(),
+  /// the passes of each microbatch become one graph, or all of run() becomes part of one.
   StepRunner(ParallelModel& model, std::span<const TokenBatch> microbatches, const GradScale& loss_scale,
              const KernelChoice* kernels, StepReplay* replay = nullptr);
-  /// Adds losses and counts of all ranks to `sums`, and returns when all gradients are those of all ranks.
+  /// Adds losses and counts of all ranks to `sums`, and returns when all gradients are summed over all ranks.
   void run(const Program& program, StepTensors& sums);
-  /// What the launches of run() depend on.
+  /// The numbers on which the launches of run() depend.
   GraphCache::Key key() const;
-  /// After run() has failed in a capture: lets go of what it has made.
+  /// After run() has failed in a capture: releases what run() has made.
   void abandon();
 
  private:

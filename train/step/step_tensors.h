@@ -6,9 +6,9 @@
 
 namespace nemocube {
 
-/// What a step adds up and decides, on the device of the model. MoE layers and parameters are numbered as in
-/// the whole model. All tensors lie in one, so that the host reads them once, by one copy, when the step
-/// ends.
+/// Sums and decisions of a step, on the device of the model. MoE layers and parameters
+/// are numbered as in the whole model. All tensors lie in one tensor, so that the host
+/// reads them by one copy when the step ends.
 struct StepTensors {
   Tensor all;  ///< [n] f64: the tensors below, one after another
   /// [1 + 4 L + 4 + D] f64 over the microbatches: the loss, the router losses of each of L MoE layers; the
@@ -19,11 +19,11 @@ struct StepTensors {
   /// layers with fewer experts have zeros at the end of their row.
   Tensor counts;
   Tensor decision;  ///< [3] f64: see clip_decision
-  Tensor finite;    ///< [parameters of the whole model] f64: see UpdateGate; 1 for those of other ranks
+  Tensor finite;    ///< [parameters of the whole model] f64: see UpdateGate; 1 for parameters of other ranks
 
   /// With the values that a step begins with.
   explicit StepTensors(const Stack& model);
-  void reset(const Stack& model);  ///< to these values, in the same memory
+  void reset(const Stack& model);  ///< to the initial values, in the same memory
   /// The same tensors with their values in host memory. The host waits.
   StepTensors fetch() const;
   Tensor loss() const { return sums.narrow(0, 0, 1); }
@@ -41,8 +41,8 @@ struct StepTensors {
   std::int64_t depths_ = 0;
 };
 
-/// The number of each MoE layer of this part among those of the whole model: of a chunk, and of all chunks.
-/// Those of multi-token prediction are the last of the model, and belong to the chunk with the head.
+/// The number, in the whole model, of each MoE layer of this part: of a chunk, and of all chunks. MoE layers
+/// of multi-token prediction are the last of the model, and belong to the chunk with the head.
 std::vector<std::int64_t> moe_layer_numbers(const Stack& model, std::size_t chunk);
 std::vector<std::int64_t> moe_layer_numbers(const Stack& model);
 /// MoE layers of each depth of multi-token prediction.

@@ -39,7 +39,7 @@ struct StepResult {
   std::int64_t label_tokens = 0;
   StepOutcome outcome = StepOutcome::updated;
   /// Name of the first parameter or router bias whose value, master or moments are not finite after the
-  /// update; empty when all are finite. If there is such a name, the model is lost.
+  /// update; empty when all are finite. With such a name, the model is lost.
   std::string not_finite;
   /// The routers' auxiliary losses (ops/router/router.h) that have a coefficient, by name: summed over the
   /// layers, averaged over the microbatches. Not part of `loss`; empty when nothing is labelled.
@@ -47,16 +47,16 @@ struct StepResult {
   std::vector<Tensor> expert_counts;  ///< of each MoE layer [E] i64: tokens sent to each expert
 };
 
-/// One optimizer step over the microbatches of a global batch:
-/// forward and backward of each, gradients summed in f32 and divided by the global label count once, clip,
-/// update, router bias update. Gradients are cleared in every case. Of several ranks, all call with as many
-/// microbatches.
+/// One optimizer step over the microbatches of a global batch: forward and backward of
+/// each, gradients summed in f32 and divided by the global label count once, clip,
+/// update, router bias update. Gradients are cleared in every case. All ranks call
+/// together, with equally many microbatches.
 StepResult train_step(ParallelModel& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options);
 
 /// Adds the token losses of one batch to `sum` [1] f64, on the device of the model, and returns its label
-/// count. Nothing is recorded, and the host does not wait. Of several ranks each has a share; the sum over
-/// all ranks counts every replica's batch once.
+/// count. Nothing is recorded, and the host does not wait. Each rank adds a share; the sum over all ranks
+/// counts every replica's batch once.
 std::int64_t evaluate_loss(ParallelModel& model, const TokenBatch& batch, const KernelChoice* kernels,
                            const Tensor& sum);
 

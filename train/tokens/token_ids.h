@@ -8,8 +8,8 @@
 
 namespace nemocube {
 
-/// Ids that end a generated text: the tokenizer's EOS and those of the model in `model_dir`
-/// (generation_config.json where it names any, else config.json).
+/// Ids that end a generated text: the tokenizer's EOS and the ids of the model in `model_dir` (from
+/// generation_config.json where it names any, else from config.json).
 std::vector<std::int64_t> stop_ids(const Tokenizer& tokenizer, const ModelConfig& config,
                                    const std::filesystem::path& model_dir);
 

@@ -98,7 +98,7 @@ struct Macro {
   std::vector<Parameter> parameters;
   Body body;
   Scope scope;
-  // Slots of those of these names that the body uses without declaring them.
+  // Slots of these names, where the body uses them without declaring them.
   std::optional<std::uint32_t> caller, varargs, kwargs;
 };
 

@@ -155,9 +155,9 @@ class Mapping {
   void grow(Budget& budget);
 
   std::vector<Entry> entries_;
-  // Once there are many entries: their hashes, and a hash table in which a search goes on to the next slot
-  // until it meets an empty one. A search spends a step for each slot, so that keys made to collide count
-  // with their real cost.
+  // Once there are many entries: their hashes, and a hash table in which a search goes on to the
+  // next slot until it meets an empty one. A search spends a step for each slot, so that keys
+  // made to collide count with their real cost.
   std::vector<std::uint64_t> hashes_;
   std::vector<std::uint32_t> slots_;
   int depth_ = 1;

@@ -8,9 +8,9 @@ namespace nemocube {
 
 /// Token rows on their way through the experts.
 struct DispatchedRows {
-  /// Returns the rows [R, d], those of one expert consecutive. The rows are on their way since dispatch():
-  /// kernels that are queued in between need not wait for them, and their backward passes need not wait for
-  /// the gradients of the rows. Must be called once, before combine.
+  /// Returns the rows [R, d], with the rows of one expert consecutive. The rows are on their way since
+  /// dispatch(): kernels that are queued in between need not wait for them, and their backward passes need
+  /// not wait for the gradients of the rows. Must be called once, before combine.
   std::function<Var(Context&)> receive;
   Tensor offsets;       ///< [local experts + 1] i64: expert e has rows [offsets[e], offsets[e + 1])
   Tensor host_offsets;  ///< the same in host memory; undefined where the host does not know them

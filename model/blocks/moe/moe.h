@@ -13,9 +13,9 @@ struct MoeRecord final : MixerRecord {
   explicit MoeRecord(std::int64_t number_of_experts) : experts(number_of_experts) {}
   std::int64_t experts;                ///< of the block
   std::optional<RouterChoice> choice;  ///< absent before the forward pass
-  /// Tokens sent to each expert, and the auxiliary losses or a share of them, see Routing::losses. Where a
-  /// caller sets zeros here before the forward pass, the router adds to these tensors. Otherwise the router
-  /// makes its own tensors.
+  /// Tokens sent to each expert, and the auxiliary losses or a share of them, see Routing::losses.
+  /// Where a caller sets zeros here before the forward pass, the router adds to these tensors.
+  /// Otherwise the router makes its own tensors.
   RouterSums sums;
   Tensor host;  ///< see ExpertDispatcher::dispatch
 };

@@ -3,9 +3,9 @@
 
 namespace nemocube {
 
-/// The end of a process that failed: writes "error: TEXT" and, where MPI runs in the process, ends all ranks.
-/// Returns `exit_code` where only this process is to end. `ends_job`: end the job although MPI does not run
-/// yet.
+/// The end of a process that failed: writes "error: TEXT" and, where MPI runs in the
+/// process, ends all ranks. Returns `exit_code` where only this process is to end.
+/// `ends_job`: end the job although MPI does not run yet.
 ///
 /// A failure that ends the job is written by the first rank of a node that has one, because a failed
 /// collective fails on several ranks at once. Later nodes give earlier ones time to end the job first. Before

@@ -6,7 +6,7 @@
 
 namespace nemocube {
 
-/// What the launcher says about this process, before anything is started.
+/// The launcher's facts about this process, known before anything is started.
 struct Launch {
   int rank = 0;
   int size = 1;          ///< ranks of the job; 1 without a launcher
@@ -17,11 +17,11 @@ struct Launch {
   std::string command;
   /// Of Open MPI, which passes SIGUSR1 on.
   bool by_mpirun() const { return variable == "OMPI_COMM_WORLD_SIZE"; }
-  /// What asks all ranks to end with a checkpoint, where the launcher kills ranks at once when it is stopped
-  /// itself: "kill -USR1 1234", with " on HOST" on another machine than the launcher's. Empty with other
-  /// launchers. mpirun of Open MPI 5 (PRRTE) sends SIGTERM to the ranks when it gets SIGTERM, SIGINT or
-  /// SIGHUP, and SIGKILL a quarter of a second later (seen with 5.0.7); no option gives them more time. It
-  /// passes on SIGUSR1 and goes on.
+  /// The command that asks all ranks to end with a checkpoint, for launchers that kill ranks at once when
+  /// they are stopped themselves: "kill -USR1 1234", with " on HOST" on another machine than the launcher's.
+  /// Empty with other launchers. mpirun of Open MPI 5 (PRRTE) sends SIGTERM to the ranks when it gets
+  /// SIGTERM, SIGINT or SIGHUP, and SIGKILL a quarter of a second later (seen with 5.0.7); no option gives
+  /// them more time. It passes on SIGUSR1 and goes on.
   std::string stop_command;
 };
 

@@ -27,8 +27,8 @@ class LateRanks {
   /// all ranks of the group. Any thread may call this.
   std::int64_t come(const std::string& group);
   std::vector<int> all() const { return all_->members(); }  ///< world ranks
-  /// Answers questions of other ranks, and never waits. Called by one thread, which no device and no other
-  /// rank can block.
+  /// Answers questions of other ranks, and never waits. Called by one thread,
+  /// which no device and no other rank can block.
   void answer();
   /// Asks all other ranks of `members` (world ranks). Waits for `seconds` at most, or until all have
   /// answered. Returns a sentence about the ranks that have not come to operation `number` of the group, and

@@ -29,10 +29,10 @@ struct MessageCall {
 ///   broadcast       (n - 1) N: above 4 KiB the root sends each rank a part, which it sends to all others
 ///   all_to_all      every part but the one that a rank keeps
 ///   barrier         messages without content
-/// Nothing is padded: parts differ by one element where N does not divide.
-/// The caller holds the transport's mutex where the call is from the main thread. With
-/// CommOptions::check_collectives the ranks compare their calls first. Returns what the call sent, and for
-/// how long it waited.
+/// Nothing is padded: parts differ by one element where N does not divide. The
+/// caller holds the transport's mutex where the call is from the main thread.
+/// With CommOptions::check_collectives the ranks compare their calls first.
+/// Returns the bytes and times of the call.
 /// errors  Error naming the call, the group and the ranks: after CommOptions::timeout_seconds without a
 ///         message, where calls or sizes of ranks differ, and where another failure ends the job
 CommStats run_by_messages(const MessageCall& call);

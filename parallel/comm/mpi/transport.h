@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-/// What the communicators need of a message library. mpi_transport.cpp is the one file that knows MPI; it is
-/// a module of its own, nemocube_mpi.so.
+/// The functions of a message library that communicators need. mpi_transport.cpp is the one file that knows
+/// MPI; it is a module of its own, nemocube_mpi.so.
 namespace nemocube {
 
 /// Messages::poll() and receive() throw this for a message that is not the one that the receiver wants.

@@ -34,8 +34,8 @@ inline const cuda::Function<Handle(const UniqueId& id, int rank, int size)> begi
 /// 0 the result is of no use. `name` is the communicator's for NCCL's log and for profilers.
 inline const cuda::Function<Handle(const Handle& parent, int colour, int key, const std::string& name)>
     begin_split("comm/nccl_begin_split");
-/// Whether NCCL's work on the host has ended: the communicator can be used, and queued operations are in the
-/// stream.
+/// Whether NCCL's work on the host has ended: the communicator can be used,
+/// and queued operations are in the stream.
 inline const cuda::Function<bool(const Handle& group)> ready("comm/nccl_ready");
 /// The error that NCCL has found since, on this rank or another; empty without one. Any thread may ask.
 inline const cuda::Function<std::string(const Handle& group)> problem("comm/nccl_problem");

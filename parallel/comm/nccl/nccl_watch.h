@@ -47,13 +47,13 @@ class NcclWatch {
   LateRanks& late() { return *late_; }
   /// This rank comes to the making of NCCL's group `name`, which all ranks make together.
   Awaited come_to_making(const std::string& name);
-  /// An operation whose two events are in the device's streams. `count_seconds` is
-  /// for timed events: it gets the seconds between the two, once the end has been
-  /// seen.
+  /// An operation whose two events are in the device's streams.
+  /// `count_seconds` is for timed events: it gets the seconds
+  /// between the two, once the end has been seen.
   void add(cuda::Event begin, cuda::Event end, Awaited awaited,
            std::function<void(double)> count_seconds = nullptr);
-  /// Waits until NCCL has ended what the host began. Error after the limit of waits for
-  /// messages.
+  /// Waits until NCCL has ended what the host began.
+  /// Error after the limit of waits for messages.
   void wait_until_ready(const nccl::Handle& group, const Awaited& awaited);
   /// Waits until all operations have ended and are counted, or until the job ends.
   void wait_for_all();

@@ -2,11 +2,11 @@
 #include <string>
 #include <vector>
 
-/// What all charts have in common: the frame with heading, legend and a table of the numbers, and the
-/// drawing's begin.
+/// The common part of all charts: the frame with heading, legend and a table of the numbers, and the
+/// beginning of the drawing.
 namespace nemocube::run_report {
 
-/// Colours of the page's style by number, "c0" to "c7"; further ones begin again.
+/// Colours of the page's style by number, "c0" to "c7"; higher numbers begin again.
 std::string colour_class(std::size_t colour);
 
 /// How a legend shows an entry.
@@ -23,7 +23,7 @@ struct Table {
   std::vector<std::string> head;
   std::vector<std::vector<std::string>> rows;
   std::size_t text_columns = 0;
-  std::string note = {};  ///< what the table leaves out
+  std::string note = {};  ///< the omissions of the table
 };
 /// In a box of its own, which scrolls when the table is wider than the page.
 std::string table_html(const Table& table, const std::string& caption);
@@ -31,7 +31,7 @@ std::string table_html(const Table& table, const std::string& caption);
 struct Figure {
   std::string id;     ///< unique on the page
   std::string title;  ///< not escaped, as all texts here
-  std::string about;  ///< unit, and what else a reader needs
+  std::string about;  ///< unit, and other facts that a reader needs
   bool wide = false;  ///< takes the whole width of the page
   std::vector<LegendEntry> legend = {};
   std::string drawing = {};  ///< HTML: the SVG

@@ -7,8 +7,8 @@ namespace nemocube::run_report {
 /// Values of rows and columns as shades, light to strong.
 struct HeatMap {
   std::string id, title, about;
-  std::string row_word, column_word;       ///< "layer", "step"
-  std::vector<std::string> rows, columns;  ///< names; those of columns stand below the first and the last one
+  std::string row_word, column_word;        ///< "layer", "step"
+  std::vector<std::string> rows, columns;   ///< names; of columns only the first and the last are written
   std::vector<std::vector<double>> values;  ///< of each row
   double lightest = 0;  ///< the value of the lightest shade; the highest value has the strongest
   bool wide = true;

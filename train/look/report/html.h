@@ -6,7 +6,7 @@
 namespace nemocube::run_report {
 
 /// Text from outside as the text of an element, or as the value of an attribute in double quotes: & < > " '
-/// are escaped, and what cannot be shown is written as in printable() (core/quote.h).
+/// are escaped, and characters that cannot be shown are written as in printable() (core/quote.h).
 std::string escaped(std::string_view text);
 
 /// The shortest decimal that reads back as the same number, for attributes that programs read.

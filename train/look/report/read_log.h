@@ -9,9 +9,9 @@
 
 #include "train/look/report/thinning.h"
 
-/// Logs of a run (docs/logs.md) in bounded memory, whatever their length. Damaged lines, such as a last one
-/// that is not written to its end, are left out and counted. Fields that a line lacks, or that are no finite
-/// numbers, are left out.
+/// Logs of a run (docs/logs.md) in bounded memory, whatever their length. Damaged lines, such
+/// as a last one that was cut off, are left out and counted. Fields that a line lacks, or
+/// that are no finite numbers, are left out.
 namespace nemocube::run_report {
 
 /// A field over the steps.
@@ -30,14 +30,14 @@ struct ProgramStart {
   std::string timestamp, version, layout;
 };
 
-/// What the experts of each MoE block got.
+/// The tokens of the experts of each MoE block.
 struct ExpertLog {
   RunMeans imbalance;                       ///< a value for each block
   std::vector<std::vector<double>> tokens;  ///< of each block and expert, over all steps
 };
 
-/// The depth of multi-token prediction whose loss a field of training.jsonl is: 3 of "mtp_loss_3"; of other
-/// fields nothing.
+/// The depth of multi-token prediction in the name of a loss of training.jsonl: 3
+/// of "mtp_loss_3"; nothing for other fields.
 std::optional<std::int64_t> mtp_depth(std::string_view field);
 
 struct TrainingLog {
@@ -55,7 +55,7 @@ struct TrainingLog {
   std::vector<double> not_finite;  ///< the first steps whose loss is not finite
   std::int64_t not_finite_steps = 0;
   double seconds = 0, tokens = 0;  ///< of the steps that have both
-  std::int64_t timed_steps = 0;    ///< these steps
+  std::int64_t timed_steps = 0;    ///< number of these steps
 };
 
 struct ValidationLog {

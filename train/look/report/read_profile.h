@@ -18,7 +18,7 @@ struct PipelineLane {
   std::vector<PipelineEvent> events;  ///< by their begin
 };
 
-/// Of one step, by rank.
+/// The pipeline events of one step, by rank.
 struct PipelineProfile {
   std::string file;  ///< name of the profile's file
   std::vector<PipelineLane> lanes;
@@ -29,7 +29,7 @@ struct PipelineProfile {
 
 /// The last step of a profile that `train --profile` has written, a Chrome trace: its events of category
 /// "pipeline" whose name begins with "forward" or "backward". A rank's step ends where an action comes again.
-/// Throws Error naming the file when it cannot be read, is no such trace, or has no such event.
+/// Throws Error naming the file when it cannot be read, is no trace, or has no such event.
 PipelineProfile read_pipeline_profile(const std::filesystem::path& path);
 
 }  // namespace nemocube::run_report

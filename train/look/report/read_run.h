@@ -18,8 +18,8 @@ namespace nemocube::run_report {
 /// How far a run has come.
 enum class Progress { under_way, finished, stopped, unknown };
 
-/// What a report says of one run, read from its directory (checkpoint.checkpoint_dir). The run may be under
-/// way. Where a part is absent, a sentence says why.
+/// The data of a report about one run, read from its directory (checkpoint.checkpoint_dir). The run may be
+/// under way. Where a part is absent, a sentence says why.
 struct RunData {
   std::filesystem::path folder;
   std::string name;  ///< last part of the folder's path
@@ -33,7 +33,7 @@ struct RunData {
   std::optional<RunState> state;          ///< of the newest checkpoint
   std::optional<std::string> recipe_text;
   std::optional<Recipe> recipe;
-  std::string no_recipe;  ///< why there is no recipe_text, or why it cannot be read as a recipe
+  std::string no_recipe;  ///< why recipe_text is absent, or is not readable as a recipe
   std::optional<ModelConfig> model;
   std::vector<Predictions> predictions;
   std::vector<std::string> no_predictions;
@@ -43,7 +43,7 @@ struct RunData {
   std::string progress_text;  ///< "under way, 12 steps of at most 100 done"
 };
 
-/// Throws Error naming the directory when it is none, or holds no log of a training run.
+/// Throws Error naming the directory when it does not exist or holds no log of a training run.
 RunData read_run(const std::filesystem::path& folder);
 
 }  // namespace nemocube::run_report

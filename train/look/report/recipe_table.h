@@ -11,7 +11,7 @@ std::vector<std::pair<std::string, std::string>> flattened(const std::string& ya
 
 struct KeyOfRecipes {
   std::string key;
-  std::vector<std::string> values;  ///< of each recipe; "" where it lacks the key
+  std::vector<std::string> values;  ///< of each recipe; "" where a recipe lacks the key
 };
 /// The keys whose values are not the same in all recipes, sorted.
 std::vector<KeyOfRecipes> differing_keys(const std::vector<std::string>& recipes);

@@ -8,7 +8,7 @@
 /// The sections of a report, as HTML.
 namespace nemocube::run_report {
 
-/// What the runs are called on the page: their names, or their paths where two have the same name.
+/// Names of the runs on the page: their names, or their paths where two have the same name.
 std::vector<std::string> names_of(std::span<const RunData> runs);
 
 /// Names, how far the runs have come, their main figures.

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-/// Long curves in bounded memory: points come one after another, and what is kept is some points for each run
-/// of neighbours. The runs double in length whenever there are too many of them.
+/// Long curves in bounded memory: points come one after another, and some points of each run of neighbours
+/// are kept. The runs double in length whenever they become too many.
 namespace nemocube::run_report {
 
 struct Point {
@@ -13,8 +13,8 @@ struct Point {
   friend bool operator==(const Point&, const Point&) = default;
 };
 
-/// Keeps every point while there are at most `most`. Beyond that it keeps the lowest and the highest point of
-/// each run, and the first and the last point of all.
+/// Keeps every point while there are at most `most`. Beyond that the object keeps the lowest and the highest
+/// point of each run, and the first and the last point of all.
 class ThinnedPoints {
  public:
   explicit ThinnedPoints(std::size_t most = 1000) : most_(most) {}

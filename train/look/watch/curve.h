@@ -13,10 +13,10 @@ struct Curve {
   double least = 0, most = 0;  ///< of the points drawn: the middle of the lowest and the highest dots
 };
 
-/// Draws `values`, which are equally far apart, over all `columns`. Where there are more values than dots, a
-/// dot is the mean of its values; where there are fewer, values are joined by lines. Values that are not
-/// finite are gaps. `braille`: UTF-8, 2 x 4 dots a character; otherwise ASCII, a star a character. No finite
-/// value: blank rows.
+/// Draws `values`, which are equally far apart, over all `columns`. With more values than
+/// dots, a dot is the mean of its values; with fewer, lines join the values. Values that
+/// are not finite are gaps. `braille`: UTF-8, 2 x 4 dots a character; otherwise ASCII, a
+/// star a character. No finite value: blank rows.
 Curve draw_curve(std::span<const double> values, std::size_t columns, std::size_t rows, bool braille);
 
 }  // namespace nemocube

@@ -8,14 +8,14 @@
 
 namespace nemocube {
 
-/// Follows a file to which another process appends lines, perhaps on another machine. Reads what is new, and
-/// nothing twice.
+/// Follows a file to which another process appends lines, perhaps on another machine.
+/// Reads new bytes only, and nothing twice.
 ///
-/// Each poll() opens the file anew: NFS then asks the server what the file holds now. A file that was
+/// Each poll() opens the file anew: NFS then asks the server for the present contents. A file that was
 /// replaced, cut or rewritten since (another inode, fewer bytes, other bytes before the place reached) is
-/// read from its beginning, and one that has gone counts as empty. Of a file that is large when it is first
-/// seen only the last `most_history` bytes are read. Holds a piece of a file and an unfinished line of at
-/// most `most_line` bytes; longer lines are left out.
+/// read from its beginning, and a file that has gone counts as empty. Of a file that is large when it is
+/// first seen only the last `most_history` bytes are read. Holds a piece of a file and an unfinished line of
+/// at most `most_line` bytes; longer lines are left out.
 class LogTail {
  public:
   static constexpr std::int64_t default_history = std::int64_t{64} << 20;
@@ -24,8 +24,8 @@ class LogTail {
   explicit LogTail(std::filesystem::path path, std::int64_t most_history = default_history);
 
   /// on_line gets each new complete line, without its end, in order; on_restart is called before the lines of
-  /// a file that is read from its beginning again. Reads one piece: true when there is more. A file that
-  /// cannot be read throws Error naming path and reason; only one that does not exist is empty.
+  /// a file that is read from its beginning again. Reads one piece: true when there is more. Throws Error
+  /// naming path and reason for a file that cannot be read; only an absent file counts as empty.
   bool poll(const std::function<void(std::string_view)>& on_line, const std::function<void()>& on_restart);
 
   const std::filesystem::path& path() const { return path_; }

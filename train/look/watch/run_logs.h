@@ -10,8 +10,8 @@ namespace nemocube {
 
 /// Reads the logs in the directory of a run while other processes write them: no lock, nothing is written, so
 /// that a run can be watched from every machine that sees the directory. A run that has gone back logs to
-/// training.jsonl.branch_N until its first checkpoint (train/logging/run_log.h); the log of the highest N is
-/// then the one that is read, if it is the newest.
+/// training.jsonl.branch_N until its first checkpoint (train/logging/run_log.h); RunLogs then reads the log
+/// of the highest N, if it is the newest.
 class RunLogs {
  public:
   /// The directory need not exist yet.

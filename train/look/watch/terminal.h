@@ -8,7 +8,7 @@
 
 namespace nemocube {
 
-/// Columns and rows of the terminal on standard output; 80 x 24 where there is none or it does not say.
+/// Columns and rows of the terminal on standard output; 80 x 24 without one, or where it does not tell.
 struct TerminalSize {
   std::size_t columns = 80, rows = 24;
 };
@@ -21,7 +21,7 @@ bool utf8_locale();
 bool colour_wanted();
 
 /// A full-screen view on standard output: on the alternate screen of the terminal, without cursor, echo and
-/// lines of input. The destructor restores all of that, and so does a signal that stops the process (Ctrl-Z).
+/// lines of input. The destructor restores them all, and so does a signal that stops the process (Ctrl-Z).
 class Terminal {
  public:
   enum class Event { none, quit, resized, signal };
@@ -34,7 +34,7 @@ class Terminal {
 
   void draw(const std::vector<std::string>& lines);
   /// Waits for a key q or Ctrl-C (quit), another size, SIGTERM or SIGHUP (signal; see received()), or until
-  /// `seconds` have passed (none). A terminal that has gone is the signal SIGHUP.
+  /// `seconds` have passed (none). A lost terminal counts as the signal SIGHUP.
   Event wait(double seconds);
   int received() const { return received_; }
 
@@ -49,7 +49,7 @@ class Terminal {
   int received_ = 0;
 };
 
-/// Writes all of it to standard output; false where that is no longer possible.
+/// Writes the whole text to standard output; false where that is no longer possible.
 bool write_stdout(std::string_view text);
 
 }  // namespace nemocube

@@ -14,18 +14,18 @@ struct ViewOptions {
   bool colour = false;  ///< terminal commands for colours
 };
 
-/// What only the observer knows.
+/// Facts that only the observer knows.
 struct WatchMoment {
   double now = 0;               ///< seconds since 1970
-  std::optional<double> quiet;  ///< seconds since the training log was seen to grow; absent: it was not
+  std::optional<double> quiet;  ///< seconds since the training log was seen to grow; absent: never seen
   bool has_folder = true;       ///< whether the directory of the run exists
-  std::string nearest = {};     ///< nearest_folder(), where it does not
+  std::string nearest = {};     ///< nearest_folder(), where the folder does not exist
 };
 
 /// "running", "silent for 3m05s", "done", "stopped by signal 15", "failed", "waiting for the first step". A
 /// run is silent when its training log has not grown for a minute, or for ten of its steps where that is
-/// longer. The clock of the machine that trains may differ from that of the observer: what was seen counts
-/// before what a line says of its time.
+/// longer. The clocks of the machine that trains and of the observer may differ: observed growth counts
+/// before the timestamps of lines.
 std::string state_of(const WatchedRun& run, const WatchMoment& moment);
 
 /// A view of a run as lines of at most `columns` characters, `rows` of them at most, the most important ones

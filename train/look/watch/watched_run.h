@@ -8,7 +8,7 @@
 
 namespace nemocube {
 
-/// A line of training.jsonl, as far as it is shown. Numbers that are no numbers in the line are absent.
+/// The shown part of a line of training.jsonl. Fields that are no numbers in the line are absent.
 struct WatchedStep {
   std::int64_t step = 0, epoch = 0;
   double time = 0;                                 ///< seconds since 1970
@@ -49,8 +49,8 @@ struct WatchedValidation {
   std::optional<Loss> last, before, lowest;
 };
 
-/// What the logs of a run say, of bounded size: the last steps and messages. Fed line by line; a line that is
-/// no JSON object of the log (damaged, or of a later version) changes nothing.
+/// The state of a run from its logs, of bounded size: the last steps and messages. Fed line by line; a line
+/// that is no JSON object of the log (damaged, or of a later version) changes nothing.
 class WatchedRun {
  public:
   static constexpr std::size_t most_messages = 50, most_sets = 100;
@@ -69,10 +69,10 @@ class WatchedRun {
   std::optional<WatchedStart> start;  ///< absent where the program that wrote the logs has no history
   std::optional<std::string> end;     ///< how the last start ended; absent while it goes on
   bool failed = false;                ///< with `end`: by an error
-  int signal = 0;                     ///< with `end`: that ended it early
+  int signal = 0;                     ///< with `end`: the signal that ended it early
   std::optional<WatchedCheckpoint> checkpoint;  ///< the last one written
   std::deque<WatchedMessage> messages;          ///< of the last start, the newest last
-  std::string layout, version;                  ///< as the training log names them
+  std::string layout, version;                  ///< as in the training log
   std::string branch;  ///< the log that is followed, where the run has gone back and saved no checkpoint yet
 
  private:
