@@ -41,8 +41,8 @@ std::optional<Shape> shape_if(bool has, Sizes... sizes) {
   return has ? shape_of(sizes...) : std::nullopt;
 }
 
-/// Computations of a block that need tokens besides the row's own, or other devices than the row's. Context
-/// and expert parallelism replace these cores, in any kind of block.
+/// Computations of a block that need tokens besides the row's own, or other devices than the row's.
+/// Parallelism replaces or completes these cores, in any kind of block.
 struct BlockCores {
   /// Softmax attention: context parallelism sends keys and values.
   struct Attention {

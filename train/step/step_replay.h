@@ -27,7 +27,7 @@ class StepReplay {
   explicit StepReplay(ParallelModel& parallel);
 
   /// Begins a step. `fixed_sizes`: the microbatches of all ranks have a capacity. Returns whether the step
-  /// can use graphs. Only then the step may call the functions below.
+  /// can use graphs. If so, it uses the members below.
   bool begin_step(bool fixed_sizes, double loss_scale);
   const StepTensors& tensors() const { return *tensors_; }  ///< with the values that a step begins with
   const Tensor& loss_scale() const { return loss_scale_; }  ///< [1] f64
