@@ -53,8 +53,11 @@ void add_quantized(std::vector<StoredBlob>& blobs, const NamedTensor& tensor) {
       to[i] = static_cast<float>(size) * scale;
     }
     blobs.push_back({tensor.name, "F8_E4M3", {rows, columns}, bytes});
-    blobs.push_back(number(tensor.name + "_scale", scale));
-    blobs.push_back(number(tensor.name.substr(0, tensor.name.size() - 6) + "input_scale", 3));
+    // Some as transformers writes them.
+    const bool other = tensor.name.find("o_proj") != std::string::npos;
+    blobs.push_back(number(tensor.name + (other ? "_scale_inv" : "_scale"), scale));
+    blobs.push_back(number(
+        tensor.name.substr(0, tensor.name.size() - 6) + (other ? "activation_scale" : "input_scale"), 3));
     return;
   }
   constexpr float nibbles[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
@@ -214,6 +217,7 @@ TEST_CASE("quantized weights: declarations of other schemes are refused by name"
       const char* fp8 :
       {R"({"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"})",
        R"({"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"})",
+       R"({"quant_method": "fp8", "weight_block_size": null, "activation_scheme": "static"})",
        R"({"quant_method": "modelopt", "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}}})"}) {
     CHECK(read(fp8)->fp8);
     CHECK_FALSE(read(fp8)->nvfp4);

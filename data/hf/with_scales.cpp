@@ -9,7 +9,8 @@ namespace nemocube {
 namespace {
 
 bool is_of_activations(std::string_view name) {
-  constexpr std::string_view endings[] = {".input_scale", ".k_scale", ".v_scale", ".k_bias", ".v_bias"};
+  constexpr std::string_view endings[] = {".input_scale", ".activation_scale", ".k_scale",
+                                          ".v_scale",     ".k_bias",           ".v_bias"};
   return std::ranges::any_of(endings, [&](std::string_view ending) { return name.ends_with(ending); });
 }
 

@@ -31,9 +31,8 @@ TEST_CASE("block kinds: found by letter, name and alias, and by nothing else") {
 TEST_CASE("block kinds: each tensor of a model has a row, and each row is in some model") {
   std::set<std::string_view> rows;
   const ModelConfig config = tiny_config_with_all_tensors();
-  for (const ModelConfig& of :
-       {config, tiny_llama_config(), tiny_windowed_config(NormKind::layernorm), tiny_config("L"),
-        tiny_baichuan_config()})
+  for (const ModelConfig& of : {config, tiny_llama_config(), tiny_windowed_config(NormKind::layernorm),
+                                tiny_config("L"), tiny_baichuan_config()})
     for (const TensorSpec& spec : tensor_specs(of)) {
       REQUIRE(spec.cut);
       CHECK(spec.id.whole() == spec.module.whole());

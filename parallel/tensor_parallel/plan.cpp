@@ -18,6 +18,14 @@ bool has_norm_after(const ModelConfig& config) {
          std::ranges::any_of(config.own_configs, [&](const auto& own) { return has(own.second); });
 }
 
+/// Whether a block of this slot of layers has a norm of its own.
+bool has_norm(const ModelConfig& config, int slot) {
+  for (std::int64_t block = 0; block < config.num_layers(); ++block)
+    if (config.names.slot(block) == slot && config.block(block).residual != Residual::shared_norm)
+      return true;
+  return false;
+}
+
 /// The usual rules, which match every module of the model: those of all kinds of blocks, by the names of the
 /// kinds.
 std::vector<TensorParallelRule> usual_rules(const ModelSetup& setup) {
@@ -32,7 +40,8 @@ std::vector<TensorParallelRule> usual_rules(const ModelSetup& setup) {
   const std::vector<std::int64_t> slots = config.names.first_of_slots();
   const bool norm_after = has_norm_after(config);
   for (const std::int64_t block : slots) {
-    add(block_name(block) / "norm", TensorStyle::sequence_parallel);
+    if (has_norm(config, config.names.slot(block)))
+      add(block_name(block) / "norm", TensorStyle::sequence_parallel);
     if (norm_after) add(block_name(block) / post_norm, TensorStyle::sequence_parallel);
   }
   std::vector<BlockKind> kinds = config.kinds();
