@@ -501,15 +501,18 @@ TEST_CASE(
   const AdapterDir dir(query() + pair_of("mtp.layers.0.mixer.q_proj", 4, 8, 8) +
                        pair_of("mtp.layers.0.eh_proj", 4, 16, 8) +
                        Entries{{"base_model.model.mtp.layers.1.eh_proj.lora_A.weight", {4, 8}},
-                               {"base_model.model." + q_path + ".base_layer.weight", {8, 8}}});
+                               {"base_model.model." + q_path + ".base_layer.weight", {8, 8}},
+                               {"base_model.model." + q_path + ".base_layer.bias", {8}}});
   Warnings warnings;
   CHECK(dir.open().adapters().modules.size() == 1);
   REQUIRE(warnings.texts.size() == 2);
   CHECK(warnings.texts[0].find("5 tensors of multi-token prediction (mtp.) not read") != std::string::npos);
-  CHECK(warnings.texts[1].find("1 copy of base weights not read") != std::string::npos);
+  CHECK(warnings.texts[1].find("2 copies of base weights not read") != std::string::npos);
   check_refused(pair_of("mtp.layers.0.mixer.q_proj", 4, 8, 8), "got none");
   check_refused(query() + Entries{{"base_model.model." + q_path + ".base_layer.weight", {8, 9}}},
                 "base_layer.weight is F32 [8, 9], want [8, 8]");
+  check_refused(query() + Entries{{"base_model.model." + q_path + ".base_layer.bias", {9}}},
+                "base_layer.bias is F32 [9], want [8]");
   check_refused(query() + Entries{{"base_model.model.lm_head.base_layer.weight", {24, 8}}},
                 "that fit no module");
 }

@@ -19,8 +19,6 @@ bool is_float_tensor(const StoredTensor& tensor) {
 
 bool is_empty(const StoredTensor& tensor) { return std::ranges::find(tensor.shape, 0) != tensor.shape.end(); }
 
-bool is_matrix(const StoredTensor& tensor) { return tensor.shape.size() == 2; }
-
 /// Whether A is [experts, r, in] and B [experts, out, r], with a rank of at least 1.
 bool fits_each(const StoredPair& pair, const AdaptableWeight& stack) {
   const auto &a = pair.a->shape, &b = pair.b->shape;
@@ -107,6 +105,9 @@ class Finder {
   };
   using Experts = std::map<std::int64_t, Part>;
 
+  /// Copies of what an adapted layer has, which PEFT saves of lm_head.
+  static constexpr std::string_view base_weight = ".base_layer.weight", base_bias = ".base_layer.bias";
+
   std::string canonical(std::string_view path) const { return canonical_module(path, names_); }
 
   void take(const StoredTensor& tensor) {
@@ -122,7 +123,7 @@ class Finder {
       ++ignored_mtp_;
       return;
     }
-    if (path.ends_with(".base_layer.weight")) {
+    if (path.ends_with(base_weight) || path.ends_with(base_bias)) {
       base_copies_.push_back(&tensor);
       return;
     }
@@ -357,17 +358,19 @@ class Finder {
   }
 
   void check_base_copy(const StoredTensor& copy) {
-    constexpr std::string_view ending = ".base_layer.weight";
     const std::string path = without_peft_prefix(copy.name);
-    const auto found = found_.find(canonical(path.substr(0, path.size() - ending.size())));
+    const bool bias = path.ends_with(base_bias);
+    const std::size_t ending = (bias ? base_bias : base_weight).size();
+    const auto found = found_.find(canonical(path.substr(0, path.size() - ending)));
     if (found == found_.end()) {
       unknown_.add(excerpt(copy.name));
       return;
     }
     const AdaptableWeight& weight = found->second.weight;
-    if (!is_matrix(copy) || copy.shape[0] != weight.out || copy.shape[1] != weight.in)
-      wrong_.add(
-          cat(copy.name, " is ", nemocube::describe(copy), ", want [", weight.out, ", ", weight.in, "]"));
+    const std::vector want = bias ? std::vector{weight.out} : std::vector{weight.out, weight.in};
+    if (copy.shape != want)
+      wrong_.add(cat(copy.name, " is ", nemocube::describe(copy), ", want [", weight.out,
+                     bias ? "" : cat(", ", weight.in), "]"));
   }
 
   void warn() const {

@@ -56,15 +56,6 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
     q_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "q_norm");
     k_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "k_norm");
   }
-  if (alibi_) options_.slopes = Tensor::empty({options_.heads}, DType::f32, sources.parameters.device());
-  set_first_head(0);
-}
-
-void AttentionMixer::set_first_head(std::int64_t head) {
-  if (!alibi_) return;
-  const std::vector<float> all = alibi_slopes(all_heads_);
-  options_.slopes.copy_from(
-      Tensor::from<float>({all.begin() + head, all.begin() + head + options_.heads}, {options_.heads}));
 }
 
 std::unique_ptr<MixerState> AttentionMixer::make_state(std::int64_t count) const {
@@ -194,6 +185,9 @@ Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   AttentionOptions options = options_;
   options.query_scale = query_scales(position_scale_, rows_ ? rows_(sequences) : sequences,
                                      accumulate_dtype(q.value().dtype()), q.value().device());
+  if (alibi_)
+    options.slopes =
+        alibi_slopes(all_heads_, {first_head_, first_head_ + options.heads}, sequences, q.value().device());
   Var y;
   if (call.state)
     y = decode(ctx, q.value(), k.value(), v.value(), options, sequences, static_cast<State&>(*call.state));

@@ -25,7 +25,7 @@ class AttentionMixer final : public Mixer {
   std::int64_t heads() const { return options_.heads; }  ///< query heads of the local part
   bool is_cut() const { return heads() < all_heads_; }   ///< the local part has not all heads
   /// The heads of the local part begin at this one.
-  void set_first_head(std::int64_t head);
+  void set_first_head(std::int64_t head) { first_head_ = head; }
 
   /// Replaces the operation `attention`, except where a state is given. `rows`: those of x that it gets.
   void set_core(AttentionCore core, RowCut rows) {
@@ -37,7 +37,7 @@ class AttentionMixer final : public Mixer {
   struct State;
   Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                 const AttentionOptions& options, const Sequences& sequences, State& state) const;
-  std::int64_t all_heads_;
+  std::int64_t all_heads_, first_head_ = 0;
   bool alibi_;
   AttentionOptions options_;
   RopeConfig rope_;
