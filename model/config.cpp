@@ -249,7 +249,7 @@ void ModelSetup::validate() const {
 }
 
 namespace {
-constexpr std::string_view embedding_words[] = {"rowwise", "rowwise_rep"};
+constexpr std::string_view embedding_words[] = {"rowwise", "rowwise_rep", "embedding_rowwise"};
 constexpr std::string_view head_words[] = {"colwise", "colwise_rep"};
 constexpr CutRule of_embeddings{
     .style = TensorStyle::vocab_parallel, .replicable = true, .also = embedding_words};

@@ -74,12 +74,30 @@ std::vector<BlockVariant> variants_of(const ModelSetup& setup) {
   return variants;
 }
 
+/// For messages: " of block 3", or " of model.layers.3.mlp" where a layer of the files is several blocks;
+/// nothing where all blocks of the kind have the common sizes.
+std::string place_of_sizes(const ModelConfig& config, const BlockVariant& variant) {
+  if (!config.names.layered() || config.own_configs.empty()) return of_block(variant.own);
+  for (std::int64_t block = 0; block < config.num_layers(); ++block)
+    if (variant.own ? block == *variant.own
+                    : config.blocks[static_cast<std::size_t>(block)] == variant.kind &&
+                          !config.own_configs.contains(block))
+      return cat(" of ", config.text(mixer_name(block)));
+  return {};
+}
+
 /// What the blocks of a model want divided where the plan cuts them.
 std::vector<Divided> divisions_of(const ModelSetup& setup, const TensorParallelPlan& plan) {
+  const ModelConfig& config = setup.config;
   std::vector<Divided> all;
-  for (const BlockVariant& variant : variants_of(setup))
+  for (const BlockVariant& variant : variants_of(setup)) {
+    const auto has_sizes = [&](const TensorName& module) {
+      const auto block = module.block_of_model();
+      return variant.own ? block == variant.own : !block || !config.own_configs.contains(*block);
+    };
     for (const Division& d : variant.kind->divisions(*variant.config))
-      if (plan.cuts_any(d.module)) all.push_back({d, of_block(variant.own)});
+      if (plan.cuts_any(d.module, has_sizes)) all.push_back({d, place_of_sizes(config, variant)});
+  }
   return all;
 }
 
@@ -125,7 +143,7 @@ TensorCuts::TensorCuts(const ModelSetup& setup, TensorParallelPlan plan, const G
   std::vector<Divided> widths, counts;
   for (const BlockVariant& variant : variants_of(setup)) {
     if (!variant.kind->cores(*variant.config).experts) continue;
-    const std::string of = of_block(variant.own);
+    const std::string of = place_of_sizes(config_, variant);
     widths.push_back({{"moe_intermediate_size", variant.config->moe.intermediate_size, {}}, of});
     counts.push_back({{"n_routed_experts", variant.config->moe.n_routed_experts, {}}, of});
   }

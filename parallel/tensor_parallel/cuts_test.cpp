@@ -27,13 +27,15 @@ std::string error_of(const ModelConfig& config, const GridSizes& sizes,
   return message_of([&] { TensorCuts(config, TensorParallelPlan(config, false, rules), sizes); });
 }
 
-/// Every block kind and every bias; sizes that 8 ranks divide.
+/// Every block kind, every bias and norms of heads; sizes that 8 ranks divide.
 ModelConfig wide_config() {
   ModelConfig c = with_experts({"M*-E", 16, 16, 2, 24, 16, 2, 3}, {8, 2, 12, 8, 5});
   c.vocab_size = 21;
   c.attention.head_dim = 4;
   c.mamba.n_groups = 2;
   c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.attention.qkv_bias = c.attention.output_bias = true;
+  c.attention.head_norm = NormKind::rmsnorm;
   return c;
 }
 
@@ -188,13 +190,16 @@ TEST_CASE("tensor cuts: which gradients are partial over tp") {
   };
   for (const char* name :
        {"backbone.norm_f.weight", "backbone.layers.2.norm.weight", "backbone.layers.2.mixer.down_proj.bias",
-        "backbone.layers.0.mixer.out_proj.bias", "backbone.layers.3.mixer.shared_experts.down_proj.bias"}) {
+        "backbone.layers.0.mixer.out_proj.bias", "backbone.layers.1.mixer.o_proj.bias",
+        "backbone.layers.3.mixer.shared_experts.down_proj.bias"}) {
     CAPTURE(name);
     CHECK(sum(name, false) == std::nullopt);
     CHECK(sum(name, true) == Group::tp);
   }
+  // Norms of heads are not of rows, but of the rank's heads: sequence parallelism changes nothing.
   for (const char* name :
-       {"backbone.layers.3.mixer.gate.weight", "backbone.layers.3.mixer.fc1_latent_proj.bias",
+       {"backbone.layers.1.mixer.q_norm.weight", "backbone.layers.1.mixer.k_norm.weight",
+        "backbone.layers.3.mixer.gate.weight", "backbone.layers.3.mixer.fc1_latent_proj.bias",
         "backbone.layers.3.mixer.fc2_latent_proj.weight"}) {
     CAPTURE(name);
     CHECK(sum(name, false) == Group::tp);
@@ -208,6 +213,10 @@ TEST_CASE("tensor cuts: which gradients are partial over tp") {
                                 {{"backbone.layers.2.mixer.*", "replicated"},
                                  {"backbone.layers.3.mixer.shared_experts.*", "replicated"}});
   const TensorCuts cuts(c, plan, {.tp = 2});
+  const TensorCuts whole_attention(
+      c, TensorParallelPlan(c, true, {{"backbone.layers.1.mixer.*", "replicated"}}), {.tp = 2});
+  for (const TensorSpec& spec : tensor_specs(c))
+    if (spec.name.ends_with("q_norm.weight")) CHECK(whole_attention(spec, {.tp = 1}).sum == std::nullopt);
   for (const TensorSpec& spec : tensor_specs(c)) {
     if (spec.name.find("down_proj") == std::string::npos || spec.experts) continue;
     CHECK(cuts(spec, {.tp = 1}).sum ==

@@ -1,12 +1,12 @@
 #include "parallel/tensor_parallel/plan.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <set>
 
 #include "core/quote.h"
 #include "model/blocks/block_type.h"
+#include "parallel/tensor_parallel/words.h"
 
 namespace nemocube {
 namespace {
@@ -62,18 +62,6 @@ std::vector<TensorParallelRule> usual_rules(const ModelSetup& setup) {
   return rules;
 }
 
-bool is_known(std::string_view word) {
-  for (int style = 0; style <= static_cast<int>(TensorStyle::expert_rowwise); ++style)
-    if (word == name_of(static_cast<TensorStyle>(style))) return true;
-  return word == "colwise_rep" || word == "rowwise_rep";
-}
-
-bool is_skipped(std::string_view word) {
-  constexpr std::array<std::string_view, 4> words{"replicated_with_grad_allreduce", "local_colwise",
-                                                  "local_rowwise", "gather"};
-  return word.starts_with("ep_") || std::ranges::count(words, word);
-}
-
 bool pattern_matches(std::string_view pattern, std::string_view name) {
   if (pattern.empty()) return name.empty();
   if (pattern[0] == '*')
@@ -82,12 +70,30 @@ bool pattern_matches(std::string_view pattern, std::string_view name) {
   return !name.empty() && pattern[0] == name[0] && pattern_matches(pattern.substr(1), name.substr(1));
 }
 
-TensorStyle style_as(const CutRule& choice, std::string_view word, std::string_view module) {
-  if (word == name_of(choice.style) || std::ranges::count(choice.also, word)) return choice.style;
-  require(choice.replicable && word == name_of(TensorStyle::replicated), "the tensor-parallel plan says '",
-          word, "' for '", module, "'; want ", name_of(choice.style),
-          choice.replicable ? " or replicated" : "");
-  return TensorStyle::replicated;
+constexpr std::string_view summed_gradient = "replicated_with_grad_allreduce";
+
+/// The words that a module can have: the usual one, and what says that each rank has all of it.
+std::vector<std::string_view> words_of(const CutRule& cut, bool cut_rows) {
+  std::vector<std::string_view> words{cut.of_each_head ? summed_gradient : name_of(cut.style)};
+  const std::string_view whole = name_of(TensorStyle::replicated);
+  if (cut.style == TensorStyle::sequence_parallel)
+    words.push_back(cut_rows || cut.always_own_rows ? summed_gradient : whole);
+  else if (cut.replicable && words[0] != whole)
+    words.push_back(whole);
+  return words;
+}
+
+/// cut_rows: TensorParallelPlan::sequence_parallel().
+TensorStyle style_as(const CutRule& cut, std::string_view word, std::string_view module, bool cut_rows) {
+  const TensorPlanWord& known = *find_tensor_plan_word(word);
+  const std::string_view meant = known.means.empty() ? word : known.means;
+  const std::vector<std::string_view> words = words_of(cut, cut_rows);
+  const bool is_other = words.size() > 1 && meant == words[1];
+  if (is_other && cut.style != TensorStyle::sequence_parallel) return TensorStyle::replicated;
+  require(is_other || meant == words[0] || std::ranges::count(cut.also, meant) > 0,
+          "the tensor-parallel plan says '", word, "' for '", module, "'; want ", words[0],
+          words.size() > 1 ? " or " : "", words.size() > 1 ? words[1] : "");
+  return cut.style;
 }
 
 using ModuleStyle = std::pair<const TensorName, TensorStyle>;
@@ -117,45 +123,118 @@ void check_shared_norms(const std::map<TensorName, TensorStyle>& styles, const M
                   ": their blocks work on the same norm, so that what they send is sent once");
 }
 
+/// A module that patterns can name.
+struct NamedModule {
+  std::string text;
+  const CutRule* cut;
+  TensorName decides;  ///< about its style; itself but for modules that follow another
+};
+
+/// The modules that have a tensor, in the order of these. The head of a tied model is one of them.
+std::vector<std::pair<TensorName, NamedModule>> named_modules(const ModelSetup& setup) {
+  ModelSetup with_head = setup;
+  with_head.config.tie_word_embeddings = false;
+  std::vector<std::pair<TensorName, NamedModule>> modules;
+  std::set<TensorName> seen;
+  for (const TensorSpec& spec : tensor_specs(with_head)) {
+    if (spec.factor != LoraFactor::none) continue;
+    TensorName module = spec.id.module();
+    if (module.member.ends_with(".bias")) module = module.around();
+    if (!seen.insert(module).second) continue;
+    const bool tied = setup.config.tie_word_embeddings && module == head_name();
+    std::string text = setup.config.text(module);
+    modules.push_back(
+        {std::move(module), {std::move(text), spec.cut, tied ? embeddings_name() : spec.module}});
+  }
+  return modules;
+}
+
+/// A stack of experts as a whole.
+bool is_stack(const ModelSetup& setup, std::string_view pattern) {
+  return std::ranges::any_of(tensor_specs(setup), [&](const TensorSpec& spec) {
+    return spec.experts && pattern_matches(pattern, setup.config.text(spec.module.around()));
+  });
+}
+
+std::string known_words() {
+  std::string text;
+  for (const TensorPlanWord& word : tensor_plan_words())
+    if (word.refusal.empty()) text += cat(text.empty() ? "" : ", ", word.word);
+  return text;
+}
+
 }  // namespace
 
 TensorParallelPlan::TensorParallelPlan(const ModelSetup& setup, bool sequence_parallel,
                                        const std::vector<TensorParallelRule>& rules)
     : sequence_parallel_(sequence_parallel), names_(setup.config.names) {
-  std::vector<TensorParallelRule> all;
+  constexpr const char* plan = "the tensor-parallel plan: ";
+  std::vector<TensorParallelRule> all;  // as written
+  std::vector<std::string> patterns;    // of these, as names spell modules
+  const auto note = [&](const TensorParallelRule& rule, std::string_view text) {
+    std::string line = cat(plan, quote(rule.style), " for ", quote(rule.pattern), text);
+    if (std::ranges::find(notes_, line) == notes_.end()) notes_.push_back(std::move(line));
+  };
+  constexpr const char* grid_decides =
+      ": distributed.expert_tp_size and ep_size say over how many ranks experts are cut";
   for (const TensorParallelRule& rule : rules) {
-    if (is_skipped(rule.style)) {
-      notes_.push_back(cat("the tensor-parallel plan: ", quote(rule.style), " for ", quote(rule.pattern),
-                           " is skipped, the grid decides here"));
+    if (is_skipped_in_tensor_plans(rule.style)) {
+      note(rule, " is skipped, the grid decides here");
       continue;
     }
-    require(is_known(rule.style), "Unknown parallel style ", quote(rule.style), " for ", quote(rule.pattern),
-            "; want one of replicated, colwise, rowwise, colwise_rep, rowwise_rep, sequence_parallel, "
-            "vocab_parallel, expert_colwise, expert_rowwise");
+    const TensorPlanWord* word = find_tensor_plan_word(rule.style);
+    require(word != nullptr, "Unknown parallel style ", quote(rule.style), " for ", quote(rule.pattern),
+            "; want one of ", known_words());
+    require(word->refusal.empty(), plan, quote(rule.style), " for ", quote(rule.pattern), ": ", word->refusal,
+            "; the nearest word that is served is ", word->nearest);
+    std::string pattern = names_.table().canonical(rule.pattern);
+    if (word->of_experts) {
+      require(is_stack(setup, pattern), plan, quote(rule.pattern), " is ", quote(rule.style),
+              " and matches no stack of experts of this model");
+      note(rule, grid_decides);
+      continue;
+    }
     all.push_back(rule);
+    patterns.push_back(std::move(pattern));
   }
   const std::size_t own = all.size();
   std::ranges::move(usual_rules(setup), std::back_inserter(all));
+  for (std::size_t i = own; i < all.size(); ++i) patterns.push_back(all[i].pattern);
 
+  const auto modules = named_modules(setup);
   std::set<std::size_t> matched, used;
-  std::string known;  // entries of the usual plan that the model has
-  for (const TensorSpec& spec : tensor_specs(setup)) {
-    if (styles_.contains(spec.module)) continue;
-    const std::string module = names_.text(spec.module);
+  std::set<std::string> known;
+  std::string known_text;
+  std::vector<std::pair<ModuleStyle, TensorName>> followers;  // with a rule
+  for (const auto& [name, module] : modules) {
+    if (std::string pattern = names_.pattern(name); known.insert(pattern).second)
+      known_text += (known_text.empty() ? "" : ", ") + pattern;
+    const bool follows = module.decides != name;
     std::size_t counting = all.size();
-    for (std::size_t i = all.size(); i-- > 0;)
-      if (pattern_matches(all[i].pattern, module)) {
+    for (std::size_t i = follows ? own : all.size(); i-- > 0;)
+      if (pattern_matches(patterns[i], module.text)) {
         matched.insert(i);
         counting = i;
       }
+    if (follows && counting == all.size()) continue;
     used.insert(counting);
-    styles_.emplace(spec.module, style_as(*spec.cut, all.at(counting).style, module));
+    const TensorParallelRule& rule = all.at(counting);
+    const TensorStyle style = style_as(*module.cut, rule.style, module.text, sequence_parallel);
+    const bool of_experts = style == TensorStyle::expert_colwise || style == TensorStyle::expert_rowwise;
+    if (of_experts && rule.style != name_of(style)) note(rule, grid_decides);
+    if (counting < own && !sequence_parallel && !module.cut->always_own_rows &&
+        rule.style == name_of(TensorStyle::sequence_parallel))
+      note(rule, " cuts rows with distributed.sequence_parallel: true, not without it");
+    if (follows)
+      followers.push_back({{name, style}, module.decides});
+    else
+      styles_.emplace(name, style);
   }
-  for (std::size_t i = own; i < all.size(); ++i)
-    if (matched.contains(i)) known += (known.empty() ? "" : ", ") + all[i].pattern;
   for (std::size_t i = 0; i < own; ++i)
-    require(matched.contains(i), "the tensor-parallel plan: ", quote(all[i].pattern),
-            " matches no module of this model; the modules are ", known);
+    require(matched.contains(i), plan, quote(all[i].pattern),
+            " matches no module of this model; the modules are ", known_text);
+  for (const auto& [follower, decides] : followers)
+    check_alike(*styles_.find(decides), follower, names_, ": the latter follows the former");
   check_whole_mixers(styles_, names_);
   check_shared_norms(styles_, setup.config);
   for (const std::size_t i : used) rules_.push_back(all[i]);
@@ -167,10 +246,11 @@ TensorStyle TensorParallelPlan::style(const TensorName& module) const {
   return found->second;
 }
 
-bool TensorParallelPlan::cuts_any(std::string_view module_of_block) const {
+bool TensorParallelPlan::cuts_any(std::string_view module_of_block,
+                                  const std::function<bool(const TensorName&)>& counts) const {
   return std::ranges::any_of(styles_, [&](const auto& entry) {
     return entry.first.in_mixer() && entry.first.member == module_of_block &&
-           entry.second != TensorStyle::replicated;
+           entry.second != TensorStyle::replicated && (!counts || counts(entry.first));
   });
 }
 

@@ -13,13 +13,15 @@ using namespace nemocube::testing;
 
 namespace {
 
-/// Every kind of block and every bias, in sizes that `tp` ranks divide.
+/// Every kind of block, every bias and norms of heads, in sizes that `tp` ranks divide.
 ModelConfig config_for(std::int64_t tp, std::int64_t kv_heads) {
   ModelConfig c = with_experts({"ME*-", 12, 2 * tp, kv_heads, 3 * tp, 2 * tp, 3, 5, 4}, {6, 2, 7, 5 * tp, 6});
   c.vocab_size = 23;
   c.attention.head_dim = 4;
   c.mamba.n_groups = tp;
   c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.attention.qkv_bias = c.attention.output_bias = true;
+  c.attention.head_norm = NormKind::rmsnorm;
   return c;
 }
 

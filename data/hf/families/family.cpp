@@ -60,4 +60,12 @@ std::string model_types() {
   return text;
 }
 
+std::vector<std::string> tp_plan_names() {
+  std::vector<std::string> names;
+  for (const Family* family : families())
+    for (const std::string_view name : family->tp_plans)
+      if (std::ranges::find(names, name) == names.end()) names.emplace_back(name);
+  return names;
+}
+
 }  // namespace nemocube

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "data/json/json.h"
 #include "model/config.h"
@@ -37,6 +38,9 @@ struct Family {
   /// Models of several parts whose own tie_word_embeddings decides about the head. In others that of the
   /// language model's config does.
   std::span<const Wrapper> wrappers = {};
+  /// Names of the family's own plan of tensor parallelism in recipes (distributed.tp_plan). The first is the
+  /// one that messages give; one that several families have means the plan of the model's family.
+  std::span<const std::string_view> tp_plans = {};
 };
 
 /// Whether a class of Hugging Face is the language model or the body of this name: "<name>ForCausalLM" or
@@ -51,5 +55,7 @@ const Family* find_family(const JsonView& config);
 const Family& family_of(const ModelConfig& config);
 /// For messages: the model types, each in quotes.
 std::string model_types();
+/// Family::tp_plans of all families, each name once.
+std::vector<std::string> tp_plan_names();
 
 }  // namespace nemocube

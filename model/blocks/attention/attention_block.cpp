@@ -35,8 +35,12 @@ constexpr CutRule packed_projections{
       return std::vector(3, RowSegment{c.attention.q_width(), c.attention.num_attention_heads});
     }};
 
-constexpr CutRule of_each_head{
-    .module = "q_proj", .style = TensorStyle::colwise, .replicable = true, .of_each_head = true};
+constexpr std::string_view head_norm_words[] = {"replicated_with_grad_allreduce"};
+constexpr CutRule of_each_head{.module = "q_proj",
+                               .style = TensorStyle::colwise,
+                               .replicable = true,
+                               .also = head_norm_words,
+                               .of_each_head = true};
 
 /// The weight of a norm of heads whose fresh values are 1, or those of one whose fresh values are 0.
 std::optional<Shape> norm_from_one(const C& c) {

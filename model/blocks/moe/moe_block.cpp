@@ -17,8 +17,11 @@ using C = BlockConfig;
 constexpr CutRule own_rows{.style = TensorStyle::sequence_parallel, .always_own_rows = true};
 constexpr CutRule of_router{
     .module = "gate", .style = TensorStyle::sequence_parallel, .always_own_rows = true};
-constexpr CutRule experts_in{.style = TensorStyle::expert_colwise};
-constexpr CutRule experts_out{.style = TensorStyle::expert_rowwise};
+// Words of Hugging Face's plans for stacks of experts.
+constexpr std::string_view words_in[] = {"colwise", "grouped_gemm"},
+                           words_out[] = {"rowwise", "grouped_gemm"};
+constexpr CutRule experts_in{.style = TensorStyle::expert_colwise, .also = words_in};
+constexpr CutRule experts_out{.style = TensorStyle::expert_rowwise, .also = words_out};
 
 bool has_latent(const C& c) { return c.moe.latent_size > 0; }
 std::int64_t expert_width(const C& c) { return has_latent(c) ? c.moe.latent_size : c.hidden_size; }

@@ -187,6 +187,9 @@ double step_flops(const ModelSetup& setup, std::int64_t sequences, std::int64_t 
   return real(sequences) * real(length) * of_token;
 }
 
+// The first name is AutoModel's.
+constexpr std::string_view decilm_tp_plans[] = {"llama_nemotron_super_tp_plan", "decilm_tp_plan"};
+
 }  // namespace
 
 std::int64_t decilm_intermediate_size(double ffn_mult, std::int64_t hidden_size) {
@@ -201,6 +204,7 @@ constinit const Family decilm_family{
     .names = &names,
     .read = read,
     .write = write,
-    .automodel_step_flops = step_flops};
+    .automodel_step_flops = step_flops,
+    .tp_plans = decilm_tp_plans};
 
 }  // namespace nemocube

@@ -45,6 +45,9 @@ void write(const ModelConfig& config, Json& to) {
   write_rope(config.attention.rope, to);
 }
 
+// AutoModel names the plan of Llama-Nemotron Super, whose exports with equal layers are Llama models.
+constexpr std::string_view llama_tp_plans[] = {"llama_tp_plan", "llama_nemotron_super_tp_plan"};
+
 }  // namespace
 
 constinit const Family llama_family{
@@ -53,6 +56,7 @@ constinit const Family llama_family{
     .names = &names,
     .read = read,
     .write = write,
-    .automodel_step_flops = decoder_layers::automodel_flops};
+    .automodel_step_flops = decoder_layers::automodel_flops,
+    .tp_plans = llama_tp_plans};
 
 }  // namespace nemocube

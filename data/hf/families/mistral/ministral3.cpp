@@ -77,6 +77,8 @@ void write(const ModelConfig& config, Json& to) {
   write_mistral_window(config, to);
 }
 
+constexpr std::string_view ministral3_tp_plans[] = {"ministral3_tp_plan"};
+
 }  // namespace
 
 constinit const Family ministral3_family{
@@ -86,6 +88,7 @@ constinit const Family ministral3_family{
     .read = read,
     .write = write,
     .automodel_step_flops = decoder_layers::automodel_flops,
-    .wrappers = mistral3_wrapper};
+    .wrappers = mistral3_wrapper,
+    .tp_plans = ministral3_tp_plans};
 
 }  // namespace nemocube

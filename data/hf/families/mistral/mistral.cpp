@@ -41,6 +41,8 @@ void write(const ModelConfig& config, Json& to) {
   write_mistral_window(config, to);
 }
 
+constexpr std::string_view mistral_tp_plans[] = {"mistral_tp_plan"};
+
 }  // namespace
 
 constinit const Family mistral_family{
@@ -50,6 +52,7 @@ constinit const Family mistral_family{
     .read = read,
     .write = write,
     .automodel_step_flops = decoder_layers::automodel_flops,
-    .wrappers = mistral3_wrapper};
+    .wrappers = mistral3_wrapper,
+    .tp_plans = mistral_tp_plans};
 
 }  // namespace nemocube

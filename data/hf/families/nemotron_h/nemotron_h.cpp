@@ -202,6 +202,8 @@ void write(const ModelConfig& config, Json& to) {
   write_per_layer_config(config, to);
 }
 
+constexpr std::string_view nemotron_h_tp_plans[] = {"nemotron_h_tp_plan"};
+
 }  // namespace
 
 constinit const Family nemotron_h_family{.model_type = "nemotron_h",
@@ -210,6 +212,7 @@ constinit const Family nemotron_h_family{.model_type = "nemotron_h",
                                          .refuse_relatives = refuse_puzzle,
                                          .read = read,
                                          .write = write,
-                                         .automodel_step_flops = nemotron_h_automodel_flops};
+                                         .automodel_step_flops = nemotron_h_automodel_flops,
+                                         .tp_plans = nemotron_h_tp_plans};
 
 }  // namespace nemocube

@@ -42,6 +42,8 @@ void write(const ModelConfig& config, Json& to) {
   write_qwen_windows(config, to);
 }
 
+constexpr std::string_view qwen2_tp_plans[] = {"qwen2_tp_plan"};
+
 }  // namespace
 
 constinit const Family qwen2_family{
@@ -50,6 +52,7 @@ constinit const Family qwen2_family{
     .names = &names,
     .read = read,
     .write = write,
-    .automodel_step_flops = decoder_layers::automodel_flops};
+    .automodel_step_flops = decoder_layers::automodel_flops,
+    .tp_plans = qwen2_tp_plans};
 
 }  // namespace nemocube

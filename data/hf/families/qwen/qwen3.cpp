@@ -45,6 +45,8 @@ void write(const ModelConfig& config, Json& to) {
   write_qwen_windows(config, to);
 }
 
+constexpr std::string_view qwen3_tp_plans[] = {"qwen3_tp_plan"};
+
 }  // namespace
 
 constinit const Family qwen3_family{
@@ -53,6 +55,7 @@ constinit const Family qwen3_family{
     .names = &names,
     .read = read,
     .write = write,
-    .automodel_step_flops = decoder_layers::automodel_flops};
+    .automodel_step_flops = decoder_layers::automodel_flops,
+    .tp_plans = qwen3_tp_plans};
 
 }  // namespace nemocube
