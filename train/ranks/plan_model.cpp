@@ -1,10 +1,15 @@
 #include "train/ranks/plan_model.h"
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <sstream>
 
 #include "core/log.h"
+#include "core/quote.h"
+#include "data/hf/families/family.h"
+#include "data/hf/language_part.h"
 #include "data/hf/module_names.h"
 #include "parallel/context_parallel/mamba_core.h"
 #include "parallel/schedule/check.h"
@@ -84,10 +89,21 @@ PipelinePlan plan_pipeline(const PipelineSection& section, const ParallelSetting
   return plan;
 }
 
+std::string own_plan(const ModelConfig& config) {
+  const Family& family = family_of(config);
+  return std::string(family.tp_plans.empty() ? family.model_type : family.tp_plans[0]);
+}
+
 std::vector<TensorParallelRule> tensor_rules(const DistributedSection& section,
                                              const ParallelSettings& settings, const ModelConfig& config) {
+  const Family& family = family_of(config);
+  const std::string& name = section.tp_plan.name;
+  require(name.empty() || std::ranges::count(family.tp_plans, name) > 0, "distributed.tp_plan: ", name,
+          " is the plan of another family; want ", own_plan(config), ", as the model's model_type is ",
+          family.model_type);
   std::vector<TensorParallelRule> rules;
-  for (const auto& [pattern, style] : section.tp_plan) rules.push_back({pattern, style});
+  for (const auto& [pattern, style] : section.tp_plan.rules)
+    rules.push_back({without_language_prefix(pattern), style});
   if (settings.tp_cross_entropy == TpCrossEntropy::off)
     rules.push_back({config.text(config.head_module()), "replicated"});
   return rules;
@@ -107,6 +123,12 @@ ParallelPlan plan_model(const DistributedSection& section, const ParallelSetting
   plan.data.reshard_experts_after_forward =
       settings.expert_reshard_after_forward.value_or(plan.data.reshard_after_forward);
   const TensorParallelPlan tensor(setup, plan.sequence_parallel, plan.tensor_rules);
+  const TensorName head = setup.config.head_module();
+  require(plan.grid.tp == 1 || settings.tp_cross_entropy != TpCrossEntropy::off ||
+              tensor.style(head) == TensorStyle::replicated,
+          "distributed.tp_cross_entropy is off, so each rank has the whole head; distributed.tp_plan says ",
+          name_of(tensor.style(head)), " for '", setup.config.text(head),
+          "'; want replicated there, or another tp_cross_entropy");
   const HeadReplicas replicas = head_replicas(setup, tensor, plan.grid.tp);
   plan.grid.kv_replicas = replicas.kv;
   plan.grid.state_replicas = replicas.state;
@@ -115,6 +137,24 @@ ParallelPlan plan_model(const DistributedSection& section, const ParallelSetting
   if (plan.grid.pp > 1)
     plan.pipeline = plan_pipeline(*section.pipeline, settings, setup.config, plan.grid.pp);
   return plan;
+}
+
+std::vector<std::string> tensor_plan_lines(const DistributedSection& section,
+                                           const ParallelSettings& settings, const ModelSetup& setup) {
+  if (section.tp_size == 1) return {};
+  const TensorPlanSection& given = section.tp_plan;
+  const std::string own = own_plan(setup.config);
+  std::string source = given.name.empty() ? cat(own, ", the family's own") : cat(given.name, ", by name");
+  if (!given.rules.empty())
+    source = cat(counted(std::ssize(given.rules), "pattern"), " of ",
+                 given.file.empty() ? "distributed.tp_plan" : excerpt(given.file), ", then ", own);
+  std::vector<std::string> lines{cat(
+      "tensor-parallel plan: ", source,
+      " (the first that there is: a section, a name or a file in distributed.tp_plan, the family's own)")};
+  const TensorParallelPlan plan(setup, section.sequence_parallel,
+                                tensor_rules(section, settings, setup.config));
+  std::ranges::copy(plan.notes(), std::back_inserter(lines));
+  return lines;
 }
 
 }  // namespace nemocube

@@ -23,6 +23,10 @@ Residence RunRanks::place_for(const ModelSetup& setup) const {
   return {device_, world_, plan_model(section_, settings_, sizes_, setup)};
 }
 
+void RunRanks::tell_tensor_plan(const ModelSetup& setup) const {
+  for (const std::string& line : tensor_plan_lines(section_, settings_, setup)) log_info(line);
+}
+
 RankLayout RunRanks::layout(const ParallelModel& model) const {
   if (!several()) return {};
   return {sizes_.grid, sizes_.options.level, describe_stages(model.plan().pipeline)};

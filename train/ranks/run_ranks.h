@@ -35,6 +35,9 @@ class RunRanks {
   /// All ranks of the world; null for one rank.
   Communicator* world_group() const { return several() ? &world_.communicator() : nullptr; }
 
+  /// tensor_plan_lines() in the log.
+  void tell_tensor_plan(const ModelSetup& setup) const;
+
   /// Where a model lies (plan_model).
   Residence place_for(const ModelSetup& setup) const;
 

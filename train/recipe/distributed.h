@@ -40,6 +40,15 @@ struct MoeParallelSection {
 /// How vocabulary-parallel ranks compute the loss. `off`: they gather the logits.
 enum class TpCrossEntropy { automatic, native, fused, off };
 
+/// The plan of tensor parallelism that a recipe gives; empty: the family's own alone.
+struct TensorPlanSection {
+  std::string name;  ///< of a family's own plan (Family::tp_plans), which then is the plan
+  /// Patterns of module names with their words, in order, ahead of the family's own plan.
+  std::vector<std::pair<std::string, std::string>> rules;
+  std::string file;  ///< that the rules were read from
+  bool operator==(const TensorPlanSection& other) const { return name == other.name && rules == other.rules; }
+};
+
 enum class Strategy { fsdp2, megatron_fsdp, ddp };
 /// rank_sizes() (train/ranks/rank_sizes.h) says what the sizes and the strategy mean on a number of ranks.
 struct DistributedSection {
@@ -47,8 +56,7 @@ struct DistributedSection {
   std::optional<std::int64_t> dp_size, dp_replicate_size;
   std::int64_t tp_size = 1, pp_size = 1, cp_size = 1, ep_size = 1, expert_tp_size = 1;
   bool sequence_parallel = false;  ///< false with one tensor-parallel rank, whatever the recipe says
-  std::vector<std::pair<std::string, std::string>>
-      tp_plan;  ///< pattern of parameter names to style, in order
+  TensorPlanSection tp_plan;
   TpCrossEntropy tp_cross_entropy = TpCrossEntropy::automatic;  ///< see also ParallelSettings
   ContextAttention cp_comm_type = ContextAttention::ring;
   bool activation_checkpointing = false;

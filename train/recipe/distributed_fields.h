@@ -68,7 +68,9 @@ void fields(auto& io, Like<DistributedSection> auto& s) {
   io.field("sequence_parallel", s.sequence_parallel,
            "between tensor-parallel layers each rank keeps a part of every sequence");
   io.field("tp_plan", s.tp_plan,
-           "style of the parameters that match a pattern, ahead of the built-in plan; null: no change");
+           "how modules are cut that match a pattern, ahead of the family's own plan, or the name of that "
+           "plan; null: no change");
+  io.alias("tp_shard_plan", s.tp_plan, "distributed.tp_plan");
   io.field("tp_cross_entropy", s.tp_cross_entropy,
            "how tensor-parallel ranks compute the loss; te is fused, off gathers the logits (own)",
            or_default);
@@ -89,7 +91,6 @@ void fields(auto& io, Like<DistributedSection> auto& s) {
            "reduce gradients after the last microbatch of a step only");
   io.section("mp_policy", s.mp_policy);
   io.classes("megatron_fsdp");
-  io.alias("tp_shard_plan", s.tp_plan, "distributed.tp_plan");
   io.field("zero_dp_strategy", s.zero_dp_strategy,
            "what ranks divide: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too", or_default);
   io.alias("data_parallel_sharding_strategy", s.zero_dp_strategy, "distributed.zero_dp_strategy", or_default);

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "data/json/test_dir.h"
 #include "tests/support/message_of.h"
 #include "tests/support/paths.h"
 #include "train/recipe/recipe.h"
@@ -7,6 +8,8 @@
 using namespace nemocube;
 using nemocube::testing::message_of;
 using nemocube::testing::source_path;
+using nemocube::testing::spit;
+using nemocube::testing::TestDir;
 
 namespace {
 
@@ -35,7 +38,7 @@ TEST_CASE("sizes and choices of parallelism: defaults and values") {
   const DistributedSection none = parse("").distributed;
   CHECK(none.expert_tp_size == 1);
   CHECK_FALSE(none.sequence_parallel);
-  CHECK(none.tp_plan.empty());
+  CHECK(none.tp_plan == TensorPlanSection{});
   CHECK(none.tp_cross_entropy == TpCrossEntropy::automatic);
   CHECK(none.cp_comm_type == ContextAttention::ring);
   CHECK_FALSE(none.pipeline);
@@ -81,21 +84,68 @@ TEST_CASE("sequence parallelism of one rank is off, with a warning") {
 }
 
 TEST_CASE("a tensor-parallel plan keeps the order of its patterns") {
-  const DistributedSection s =
-      parse("distributed: {tp_plan: {lm_head: colwise_rep, '*.up_proj': colwise, a: rowwise}}").distributed;
-  CHECK(s.tp_plan == std::vector<std::pair<std::string, std::string>>{
-                         {"lm_head", "colwise_rep"}, {"*.up_proj", "colwise"}, {"a", "rowwise"}});
-  CHECK(parse("distributed: {tp_plan: null}").distributed.tp_plan.empty());
-  CHECK(parse("distributed: {strategy: megatron_fsdp, tp_shard_plan: {a: rowwise}}")
-            .distributed.tp_plan.size() == 1);
-  CHECK(error_of("distributed: {tp_plan: some.module.plan}") ==
-        "r.yaml:5: distributed.tp_plan: want a section of keys, found 'some.module.plan'");
+  const TensorPlanSection plan =
+      parse("distributed: {tp_plan: {lm_head: colwise_rep, '*.up_proj': colwise, a: rowwise}}")
+          .distributed.tp_plan;
+  CHECK(plan.rules == std::vector<std::pair<std::string, std::string>>{
+                          {"lm_head", "colwise_rep"}, {"*.up_proj", "colwise"}, {"a", "rowwise"}});
+  CHECK(plan.name.empty());
+  CHECK(parse("distributed: {tp_plan: null}").distributed.tp_plan == TensorPlanSection{});
+  for (const char* strategy : {"fsdp2", "megatron_fsdp", "ddp"})
+    CHECK(parse(cat("distributed: {strategy: ", strategy, ", tp_shard_plan: {a: rowwise}}"))
+              .distributed.tp_plan.rules.size() == 1);
+  CHECK(error_of("distributed: {tp_plan: [a]}") ==
+        "r.yaml:5: distributed.tp_plan: want a section; each entry is text; or the name of a plan or of a "
+        "file, found a list");
   CHECK(error_of("distributed: {tp_plan: {a: [b]}}") ==
         "r.yaml:5: distributed.tp_plan.a: want text, found a list");
-  CHECK(error_of("distributed: {strategy: megatron_fsdp, tp_plan: {a: b}, tp_shard_plan: {a: c}}") ==
-        "r.yaml:5: distributed.tp_shard_plan: is {\"a\": \"c\"}, but distributed.tp_plan is {\"a\": \"b\"}; "
-        "want one "
-        "of them, or equal values");
+  CHECK(error_of("distributed: {strategy: megatron_fsdp, tp_plan: {a: colwise}, tp_shard_plan: {a: "
+                 "rowwise}}") ==
+        "r.yaml:5: distributed.tp_shard_plan: is {\"a\": \"rowwise\"}, but distributed.tp_plan is {\"a\": "
+        "\"colwise\"}; want one of them, or equal values");
+  CHECK(error_of("distributed: {tp_plan: {lm_head: colwize}}")
+            .starts_with("r.yaml:5: distributed.tp_plan.lm_head: unknown word 'colwize'; the nearest known "
+                         "word is 'colwise', known: replicated, colwise,"));
+  CHECK(parse("distributed: {tp_plan: {a: ep_router}}").distributed.tp_plan.rules.size() == 1);
+}
+
+TEST_CASE("a tensor-parallel plan may be the name of a plan, or a file in YAML or JSON") {
+  const TensorPlanSection named =
+      parse("distributed: {tp_plan: llama_nemotron_super_tp_plan}").distributed.tp_plan;
+  CHECK(named.name == "llama_nemotron_super_tp_plan");
+  CHECK(named.rules.empty());
+  CHECK(
+      error_of("distributed: {tp_plan: llama_nemotron_sper_tp_plan}")
+          .starts_with("r.yaml:5: distributed.tp_plan: 'llama_nemotron_sper_tp_plan' is neither a plan nor a "
+                       "file; the nearest plan is 'llama_nemotron_super_tp_plan'; want a section of "
+                       "patterns, one of nemotron_h_tp_plan, llama_tp_plan,"));
+  const TestDir dir;
+  const auto of_file = [&](const std::string& name, const std::string& text) {
+    spit(dir / name, text);
+    return cat("distributed: {tp_plan: '", (dir / name).string(), "'}");
+  };
+  using Rules = std::vector<std::pair<std::string, std::string>>;
+  const Rules rules{{"layers.*.mlp.up_proj", "colwise"}, {"lm_head", "colwise_gather_output"}};
+  for (const std::string& recipe :
+       {of_file("plan.json",
+                "{\n\t\"layers.*.mlp.up_proj\": \"colwise\",\n\t\"lm_head\": "
+                "\"colwise_gather_output\"\n}\n"),
+        of_file("plan.yaml", "layers.*.mlp.up_proj: colwise\nlm_head: colwise_gather_output\n")}) {
+    const Recipe read = parse(recipe);
+    CHECK(read.distributed.tp_plan.rules == rules);
+    CHECK(read.distributed.tp_plan.file.starts_with(dir.path().string()));
+    CHECK(describe(read).find("tp_plan: {\"layers.*.mlp.up_proj\": \"colwise\"") != std::string::npos);
+  }
+  const auto fault = [&](const std::string& text) {
+    const std::string message = error_of(of_file("bad.yaml", text)),
+                      start = "r.yaml:5: distributed.tp_plan: ";
+    CHECK(message.starts_with(start));
+    return message.substr(start.size() + (dir / "bad.yaml").string().size());
+  };
+  CHECK(fault("") == ": want patterns with their words, found none");
+  CHECK(fault("[a]") == ": want a section of keys, found a list");
+  CHECK(fault("a: {b: c}") == ".a: want text, found a section");
+  CHECK(fault("a: rowise").starts_with(".a: unknown word 'rowise'; the nearest known word is 'rowwise'"));
 }
 
 TEST_CASE("pipelines: defaults, values and AutoModel's older section") {

@@ -47,7 +47,7 @@ TEST_CASE("describe() reads back as the same recipe") {
            "dist_env: {timeout_minutes: 0.25}\ndebug: {check_collectives: true}\n"),
       with("distributed: {dp_replicate_size: 2, reshard_after_forward: false, mp_policy: {reduce_dtype: "
            "float32}}\n"),
-      with("distributed: {strategy: ddp}\n"),
+      with("distributed: {strategy: ddp, tp_plan: qwen3_tp_plan}\n"),
       "dataset: {_target_: messages, path: p, mask_generation_prompt: true, preserve_tool_argument_mappings: "
       "false, chat_template_kwargs: {a: no, b: "
       "'no', c: null, d: "

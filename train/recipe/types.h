@@ -67,6 +67,9 @@ void read(const Place& at, VariableText& out, Range range);
 void read(const Place& at, RecipeClass& out, Range range);
 void read(const Place& at, NeftuneSetting& out, Range range);
 void read(const Place& at, TemplateVariables& out, Range range);
+/// A section, the name of a plan, or a file that holds a section. Throws Error for unknown words, with the
+/// nearest known one.
+void read(const Place& at, TensorPlanSection& out, Range range);
 
 Shown show(bool value, Range range);
 Shown show(std::int64_t value, Range range);
@@ -83,6 +86,7 @@ Shown show(const VariableText& value, Range range);
 Shown show(const RecipeClass& value, Range range);
 Shown show(const NeftuneSetting& value, Range range);
 Shown show(const TemplateVariables& value, Range range);
+Shown show(const TensorPlanSection& value, Range range);  ///< the rules of a file as a section
 std::string key_in_quotes(const std::string& key);
 
 template <class T>
@@ -168,6 +172,8 @@ template <>
 inline constexpr bool takes_null<std::vector<std::vector<std::string>>> = true;
 template <>
 inline constexpr bool takes_null<TemplateVariables> = true;
+template <>
+inline constexpr bool takes_null<TensorPlanSection> = true;
 template <class T>
 inline constexpr bool takes_null<Named<T>> = true;
 template <class K, class V, class C>

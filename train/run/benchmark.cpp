@@ -51,6 +51,7 @@ class Benchmark {
           batches_of_run(loader_.dataset(), loader_options(recipe, ranks_.dp_rank(), ranks_.dp_size()), 1));
     }
     if (ranks_.several()) log_info(ranks_.text(recipe.kernels));
+    ranks_.tell_tensor_plan(loaded_.model->setup());
     const auto& s = recipe.step_scheduler;
     result_.steps = s.max_steps.value();
     result_.warmup_steps = recipe.benchmark.warmup_steps->value_or(0);

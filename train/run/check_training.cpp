@@ -135,6 +135,9 @@ void check_training(const Recipe& recipe, std::int64_t ranks, Device device, con
   if (recipe.peft)
     for (const std::string& warning : recipe_adapters(recipe, *setup).warnings) log_warning(warning);
   if (ranks > 1) log_info(sizes.text);
+  for (const std::string& line :
+       tensor_plan_lines(recipe.distributed, resolve_environment(recipe).settings, *setup))
+    log_info(line);
   if (!is_benchmark(recipe) && recipe.checkpoint.enabled)
     log_info(recipe.checkpoint.checkpoint_dir, ": ", kind_of_links(recipe.checkpoint.checkpoint_dir));
   const auto memory = memory_of_run(recipe, *model, loader->dataset(), sizes, device);

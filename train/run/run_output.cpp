@@ -43,6 +43,7 @@ void RunOutput::begin(const std::string& early_stopping) {
              total - 1, ")");
   }
   if (ranks.several()) log_info(ranks.text(run_.recipe.kernels));
+  ranks.tell_tensor_plan(model.setup());
   if (profile_ && history_) profile_->announce(step, total);
 }
 
