@@ -104,6 +104,10 @@ const std::string qwen3_plan = R"({"layers.*.self_attn.q_proj": "colwise",
     "layers.*.self_attn.o_proj": "rowwise", "layers.*.mlp.gate_proj": "colwise",
     "layers.*.mlp.up_proj": "colwise", "layers.*.mlp.down_proj": "rowwise",
     "lm_head": "colwise_gather_output"})";
+const std::string phi_plan = R"({"layers.*.self_attn.q_proj": "colwise",
+    "layers.*.self_attn.k_proj": "colwise", "layers.*.self_attn.v_proj": "colwise",
+    "layers.*.self_attn.dense": "rowwise", "layers.*.mlp.fc1": "colwise", "layers.*.mlp.fc2": "rowwise",
+    "lm_head": "colwise_gather_output"})";
 const std::string nemotron_h_plan = R"({"embeddings": "embedding_rowwise",
     "layers.*.mixer.experts.up_proj": "colwise", "layers.*.mixer.experts.down_proj": "rowwise",
     "layers.*.mixer.experts": "moe_tp_experts"})";
@@ -116,6 +120,9 @@ const std::string decilm_plan = R"({"model.embed_tokens": "rowwise_rep",
     "model.layers.*.self_attn.v_proj": "colwise", "model.layers.*.self_attn.o_proj": "rowwise",
     "model.layers.*.mlp.gate_proj": "colwise", "model.layers.*.mlp.up_proj": "colwise",
     "model.layers.*.mlp.down_proj": "rowwise", "lm_head": "colwise_rep"})";
+// That of AutoModel, which has W_pack whole on every rank. Here W_pack is cut as well.
+const std::string baichuan_plan = R"({"model.layers.*.mlp.gate_proj": "colwise",
+    "model.layers.*.mlp.up_proj": "colwise", "model.layers.*.mlp.down_proj": "rowwise"})";
 
 }  // namespace
 
@@ -127,6 +134,11 @@ TEST_CASE("plan of a model: Hugging Face's plan of each family, pasted into a re
   }
   check_own_plan(model_of("llama", {{"attention_bias", true}, {"mlp_bias", true}}), decoder_plan);
   check_own_plan(model_of("qwen3", {{"attention_bias", true}}), qwen3_plan);
+  check_own_plan(model_of("gemma3_text", {{"attention_bias", true}}), qwen3_plan);
+  for (const bool tied : {false, true})
+    check_own_plan(model_of("phi", {{"qk_layernorm", true}, {"tie_word_embeddings", tied}}), phi_plan);
+  for (const char* positions : {"max_position_embeddings", "model_max_length"})
+    check_own_plan(model_of("baichuan", {{positions, 64}, {"z_loss_weight", 0}}), baichuan_plan);
   check_own_plan(nemotron_h(), nemotron_h_plan);
   check_own_plan(nemotron_h(), nemotron_h_expert_plan);
   check_own_plan(decilm(), decilm_plan);
@@ -134,6 +146,22 @@ TEST_CASE("plan of a model: Hugging Face's plan of each family, pasted into a re
   CHECK(error_of(nemotron_h("M*-"), ", tp_plan: " + nemotron_h_plan)
             .starts_with("the tensor-parallel plan: 'layers.*.mixer.experts' is 'moe_tp_experts' and matches "
                          "no stack of experts of this model"));
+}
+
+TEST_CASE("plan of a model: W_pack is cut as three blocks of rows, each by heads, or is whole") {
+  const ModelConfig config = model_of("baichuan", {{"max_position_embeddings", 64}});
+  const auto w_pack = [&](const std::string& keys) {
+    const ParallelPlan p = plan(config, keys);
+    const TensorCuts cuts(config, TensorParallelPlan(config, false, p.tensor_rules), p.grid);
+    for (const TensorSpec& spec : tensor_specs(config))
+      if (spec.id == mixer_name(0, "qkv_proj.weight")) return cuts(spec, {.tp = 1}).shard.ranges()[0];
+    return std::vector<Range>();
+  };
+  CHECK(w_pack("") == std::vector<Range>{{8, 16}, {24, 32}, {40, 48}});  // rows of rank 1 of two
+  CHECK(w_pack(", tp_plan: {layers.*.self_attn.*: replicated}") == std::vector<Range>{{0, 48}});
+  CHECK(error_of(config, ", tp_plan: {layers.*.self_attn.W_pack: rowwise}")
+            .find("says 'rowwise' for 'model.layers.0.self_attn.W_pack'; want colwise or replicated") !=
+        std::string::npos);
 }
 
 TEST_CASE("plan of a model: patterns may have the prefix of the body, and of wrappers") {

@@ -62,6 +62,8 @@ void write(const ModelConfig& config, Json& to) {
   if (config.normalized_head) to[z_loss_key] = 0;
 }
 
+constexpr std::string_view baichuan_tp_plans[] = {"baichuan_tp_plan"};
+
 }  // namespace
 
 constinit const Family baichuan_family{
@@ -71,6 +73,7 @@ constinit const Family baichuan_family{
     .names = &names,
     .read = read,
     .write = write,
-    .automodel_step_flops = decoder_layers::automodel_flops};
+    .automodel_step_flops = decoder_layers::automodel_flops,
+    .tp_plans = baichuan_tp_plans};
 
 }  // namespace nemocube

@@ -178,6 +178,7 @@ void write(const ModelConfig& config, Json& to) {
 }
 
 constexpr std::array wrappers{Wrapper{"gemma3", true, false}};
+constexpr std::string_view gemma3_tp_plans[] = {"gemma3_tp_plan"};
 
 }  // namespace
 
@@ -189,6 +190,7 @@ constinit const Family gemma3_family{
     .read = read,
     .write = write,
     .automodel_step_flops = decoder_layers::automodel_flops,
-    .wrappers = wrappers};
+    .wrappers = wrappers,
+    .tp_plans = gemma3_tp_plans};
 
 }  // namespace nemocube

@@ -90,6 +90,8 @@ void write(const ModelConfig& config, Json& to) {
   to["partial_rotary_factor"] = config.attention.rope.partial_rotary_factor;
 }
 
+constexpr std::string_view phi_tp_plans[] = {"phi_tp_plan"};
+
 }  // namespace
 
 constinit const Family phi_family{
@@ -98,6 +100,7 @@ constinit const Family phi_family{
     .names = &names,
     .read = read,
     .write = write,
-    .automodel_step_flops = decoder_layers::automodel_flops};
+    .automodel_step_flops = decoder_layers::automodel_flops,
+    .tp_plans = phi_tp_plans};
 
 }  // namespace nemocube
