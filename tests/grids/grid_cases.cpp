@@ -161,7 +161,8 @@ const std::vector<FamilyModel>& family_models() {
                                    {"rope_local_base_freq", 20},
                                    {"query_pre_attn_scalar", 6},
                                    {"final_logit_softcapping", 4}}),
-      family_model("phi", {{"qk_layernorm", true}, {"partial_rotary_factor", 0.5}}),
+      // As many layers as there are stages at most, because no stage may begin with an MLP.
+      family_model("phi", {{"num_hidden_layers", 8}, {"qk_layernorm", true}, {"partial_rotary_factor", 0.5}}),
       family_model("baichuan", {{"z_loss_weight", 0}, {"num_key_value_heads", 4}}),
   };
   return models;
