@@ -26,6 +26,16 @@ RowStatistics row_statistics(const Tensor& logits, const Tensor& labels, const V
   return s;
 }
 
+/// first_of_max() over all ranks.
+Tensor first_of_all(const Tensor& logits, const RowStatistics& statistics, const Tensor& labels,
+                    const VocabularyPart& part, const LogitShape& shape) {
+  const Tensor first = Tensor::empty({logits.rows()}, DType::f64, logits.device());
+  if (logits.rows() == 0) return first;
+  first_of_max(first, logits, statistics, labels, part.begin, shape);
+  if (part.reduction) part.reduction->max(first);
+  return first;
+}
+
 }  // namespace
 
 void check_logit_options(const char* op, const LogitOptions& options, std::int64_t tokens, DType dtype) {
@@ -35,11 +45,13 @@ void check_logit_options(const char* op, const LogitOptions& options, std::int64
   }
   require(options.soft_cap >= 0 && std::isfinite(options.soft_cap), op,
           ": soft_cap: want a finite number >= 0, got ", options.soft_cap);
+  require(options.z_loss_weight >= 0 && std::isfinite(options.z_loss_weight), op,
+          ": z_loss_weight: want a finite number >= 0, got ", options.z_loss_weight);
 }
 
 LogitShape logit_shape(const LogitOptions& options) {
   const Tensor& bias = options.bias.value();
-  return {bias ? bias.to(accumulate_dtype(bias.dtype())) : bias, options.soft_cap};
+  return {bias ? bias.to(accumulate_dtype(bias.dtype())) : bias, options.soft_cap, options.z_loss_weight};
 }
 
 void shape_logits(const Tensor& logits, const LogitOptions& options) {
@@ -53,11 +65,14 @@ void shape_logits(const Tensor& logits, const LogitOptions& options) {
 
 void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
                  const GradScale& scale, const VocabularyPart& part, const LogitShape& shape) {
-  if (dlogits && !part.reduction)
+  const bool z_loss = shape.z_loss_weight != 0;
+  if (dlogits && !part.reduction && !z_loss)
     return softmax_losses_and_gradient(dlogits, losses, logits, labels, scale, shape);
   const RowStatistics statistics = row_statistics(logits, labels, part, shape);
   row_losses(losses, statistics, labels);
+  const Tensor first = z_loss && dlogits ? first_of_all(logits, statistics, labels, part, shape) : Tensor();
   if (dlogits) softmax_gradient(dlogits, logits, statistics, labels, part.begin, scale, shape);
+  if (z_loss) add_z_loss(losses, dlogits, statistics, first, labels, part.begin, scale, shape);
 }
 
 Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, const GradScale& grad_scale,

@@ -8,6 +8,7 @@
 #include "core/cuda/pack.cuh"
 #include "core/cuda/rows.cuh"
 #include "ops/cross_entropy/cross_entropy_kernels.h"
+#include "ops/cross_entropy/device_scale.cuh"
 #include "ops/cross_entropy/logit_shape.cuh"
 #include "ops/math.cuh"
 
@@ -225,16 +226,6 @@ __global__ void __launch_bounds__(sum_threads)
 void sum(const Tensor& loss, const Tensor& losses) {
   launch("cross_entropy sum", sum_kernel, 1, sum_threads, data_of<float>(loss),
          static_cast<const double*>(data_of<double>(losses)), losses.numel());
-}
-
-/// A GradScale, for kernels.
-struct DeviceScale {
-  double number;
-  const double* factor;  // null: 1
-  __device__ double value() const { return factor ? number * *factor : number; }
-};
-DeviceScale on_device(const GradScale& scale) {
-  return {scale.number, scale.tensor ? data_of<double>(scale.tensor) : nullptr};
 }
 
 /// Numbers of a row for its gradient scale (factor e^(z - shift) - [at the label]).

@@ -21,12 +21,19 @@
 ///     dz = dz' (1 - (z'/c)^2)        db = sum of dz over the rows
 /// z' is formed as z is read, in the dtype of the arithmetic, and is not stored.
 ///
+/// The z loss (w = z_loss_weight of LogitOptions) keeps the largest logit m = max_v z'[v] of labelled rows
+/// small. With a tape and without
+///     loss += w m^2                dz'[v] += 2 w m grad_scale dloss        at the first v of z'[v] = m
+/// Its gradient costs two more passes over the logits; the loss alone costs none. Source: Baichuan 2's
+/// modeling_baichuan.py, which takes the mean of m^2 over all rows, labelled or not.
+///
 /// The vocabulary may be cut over ranks (VocabularyPart). Each rank then passes the logits of its own tokens,
 /// and all pass the same labels. For each row, with sums and maximum over the ranks as well:
 ///     m = max_v z[v]        S = sum_v e^(z[v] - m)        y = sum of z[label] where the rank has the label
 ///     loss = m - y + log S                   dz[v] = grad_scale dloss (e^(z[v] - m) / S - [v = label])
 /// messages   for each block of rows a maximum [rows] of m and a sum [rows, 2] of S and y, in the dtype of
-///            the arithmetic; none when there are no rows, and none in backward
+///            the arithmetic; where a z loss has a gradient then a maximum [rows], f64, by which the ranks
+///            agree on the first v; none when there are no rows, and none in backward
 /// loss       of the whole vocabulary, with the same bits on every rank
 /// gradients  of the rank's own logits
 /// source     vocab-parallel cross-entropy of NVIDIA/Megatron-LM, with the two sums in one message

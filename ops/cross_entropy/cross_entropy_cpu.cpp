@@ -251,6 +251,46 @@ void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, co
   });
 }
 
+void first_of_max(const Tensor& first, const Tensor& logits, const RowStatistics& statistics,
+                  const Tensor& labels, std::int64_t begin, const LogitShape& shape) {
+  visit_float("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
+    using A = acc_t<T>;
+    for_shaped_rows<T>(logits, labels, shape, [&](std::int64_t r, const auto* z) {
+      const std::int64_t n = logits.cols();
+      const bool labelled = labels.data<std::int64_t>()[r] != ignored_label;
+      const A most = statistics.max.data<A>()[r];
+      std::int64_t v = labelled ? 0 : n;
+      while (v < n && static_cast<A>(z[v]) != most) ++v;
+      first.data<double>()[r] =
+          v < n ? -static_cast<double>(begin + v) : -std::numeric_limits<double>::infinity();
+    });
+  });
+}
+
+void add_z_loss(const Tensor& losses, const Tensor& dlogits, const RowStatistics& statistics,
+                const Tensor& first, const Tensor& labels, std::int64_t begin, const GradScale& grad_scale,
+                const LogitShape& shape) {
+  const double weight = shape.z_loss_weight, scale = grad_scale.value();
+  const DType dtype = dlogits ? dlogits.dtype() : statistics.max.dtype();
+  visit_float("cross_entropy", dtype, [&]<class D>(TypeTag<D>) {
+    using A = acc_t<D>;
+    for (std::int64_t r = 0; r < losses.numel(); ++r) {
+      const std::int64_t label = labels.data<std::int64_t>()[r];
+      if (label == ignored_label) continue;
+      const double most = statistics.max.data<A>()[r];
+      losses.data<double>()[r] += weight * most * most;
+      if (!first) continue;
+      const double column = -first.data<double>()[r] - static_cast<double>(begin);
+      if (!(column >= 0 && column < static_cast<double>(dlogits.cols()))) continue;
+      const auto v = static_cast<std::int64_t>(column);
+      const A softmax = A(1) / statistics.sums.row<A>(r)[0], of_label = v == label - begin ? A(1) : A(0),
+              t = shape.soft_cap > 0 ? static_cast<A>(most / shape.soft_cap) : A(0);
+      dlogits.row<D>(r)[v] = static_cast<D>(
+          static_cast<A>(scale) * (softmax - of_label + static_cast<A>(2 * weight * most)) * (A(1) - t * t));
+    }
+  });
+}
+
 void scale_gradient(const Tensor& dlogits, const Tensor& dloss) {
   visit_float("cross_entropy", dlogits.dtype(), [&]<class D>(TypeTag<D>) {
     using A = acc_t<D>;

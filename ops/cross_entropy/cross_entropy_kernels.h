@@ -10,6 +10,7 @@ namespace nemocube {
 struct LogitShape {
   Tensor bias;          ///< [columns], contiguous, in the accumulation dtype; undefined: none
   double soft_cap = 0;  ///< 0: none
+  double z_loss_weight = 0;
   bool plain() const { return !bias && soft_cap == 0; }  ///< z' is z
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {
@@ -31,8 +32,8 @@ struct RowStatistics {
 };
 /// Sets `losses` [rows] f64 to the loss of each row of logits [rows, tokens of `part`], and `dlogits`, where
 /// it is defined, to their gradient; zeros in rows without label. `dlogits` may be `logits`, or bf16 for f32
-/// logits. A cut vocabulary costs two messages, one for each member of RowStatistics; none when there are no
-/// rows.
+/// logits. A cut vocabulary costs two messages, one for each member of RowStatistics, and a third one for the
+/// gradient of a z loss; none when there are no rows.
 void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
                  const GradScale& scale, const VocabularyPart& part, const LogitShape& shape);
 
@@ -62,6 +63,17 @@ void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStat
 /// rows without label. `dlogits` may be `logits`, or bf16 for f32 logits.
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
                                  const Tensor& labels, const GradScale& scale, const LogitShape& shape);
+
+/// first [rows] f64 = minus the first token of the columns here whose z' is the maximum of the statistics, so
+/// that the first one of all ranks is the largest; -inf where there is none and in rows without label.
+void first_of_max(const Tensor& first, const Tensor& logits, const RowStatistics& statistics,
+                  const Tensor& labels, std::int64_t begin, const LogitShape& shape);
+/// Adds w m^2 to the loss of each row with label. Where `dlogits` and `first` are defined, sets the gradient
+/// of token -first, if it is a column here, to that of softmax_gradient() with 2 w m added to dz'.
+void add_z_loss(const Tensor& losses, const Tensor& dlogits, const RowStatistics& statistics,
+                const Tensor& first, const Tensor& labels, std::int64_t begin, const GradScale& scale,
+                const LogitShape& shape);
+
 /// dlogits *= dloss, of one element in their accumulation dtype. 1, which is usual, costs no pass over them.
 void scale_gradient(const Tensor& dlogits, const Tensor& dloss);
 
@@ -82,6 +94,8 @@ inline const Kernel<cpu::sum_losses> sum_losses("cross_entropy/sum");
 inline const Kernel<cpu::softmax_gradient> softmax_gradient("cross_entropy/gradient");
 inline const Kernel<cpu::softmax_losses_and_gradient> softmax_losses_and_gradient(
     "cross_entropy/losses_and_gradient");
+inline const Kernel<cpu::first_of_max> first_of_max("cross_entropy/first_of_max");
+inline const Kernel<cpu::add_z_loss> add_z_loss("cross_entropy/add_z_loss");
 inline const Kernel<cpu::scale_gradient> scale_gradient("cross_entropy/scale_gradient");
 inline const Kernel<cpu::gather_labelled> gather_labelled("cross_entropy/fused/gather");
 inline const Kernel<cpu::scatter_labelled> scatter_labelled("cross_entropy/fused/scatter");

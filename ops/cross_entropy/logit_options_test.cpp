@@ -11,7 +11,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/message_of.h"
 
-// cross_entropy() with a bias and a soft cap, and shape_logits().
+// cross_entropy() with a bias, a soft cap and a z loss, and shape_logits().
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -20,15 +20,16 @@ namespace {
 
 struct Given {
   bool bias;
-  double cap;
+  double cap, z_loss = 0;
 };
-constexpr Given shapes[] = {{true, 0}, {false, 2.5}, {true, 2.5}};
+constexpr Given shapes[] = {{true, 0}, {false, 2.5}, {true, 2.5}, {false, 0, 0.25}, {true, 2.5, 0.25}};
 
 template <class Test>
 void for_shapes(Test&& test) {
   for (const Given& s : shapes) {
     CAPTURE(s.bias);
     CAPTURE(s.cap);
+    CAPTURE(s.z_loss);
     test(s);
   }
 }
@@ -37,12 +38,13 @@ struct Outcome {
   Tensor loss, dz, db;
 };
 
-Outcome run(const Tensor& z, const Labels& labels, const Tensor& bias, double cap, double dloss = 1,
+Outcome run(const Tensor& z, const Labels& labels, const Tensor& bias, const Given& s, double dloss = 1,
             const VocabularyPart& part = {}) {
   const Var logits = intermediate(z), b = bias ? Var::leaf(bias) : Var();
   Tape tape;
   Context ctx{.tape = &tape};
-  const Var loss = cross_entropy(ctx, logits, labels, 0.5, part, {.bias = b, .soft_cap = cap});
+  const Var loss = cross_entropy(ctx, logits, labels, 0.5, part,
+                                 {.bias = b, .soft_cap = s.cap, .z_loss_weight = s.z_loss});
   tape.backward(loss, Tensor::scalar(dloss, loss.value().dtype(), z.device()));
   return {loss.value(), logits.node()->take(), bias ? b.grad() : Tensor()};
 }
@@ -63,7 +65,8 @@ TEST_CASE("logit options: cross_entropy against finite differences") {
   for_shapes([&](const Given& s) {
     const DiffFn fn = [&](Context& ctx, const std::vector<Var>& v) {
       return std::vector<Var>{
-          cross_entropy(ctx, v[0], labels, 1, {}, {.bias = s.bias ? v[1] : Var(), .soft_cap = s.cap})};
+          cross_entropy(ctx, v[0], labels, 1, {},
+                        {.bias = s.bias ? v[1] : Var(), .soft_cap = s.cap, .z_loss_weight = s.z_loss})};
     };
     std::vector<Tensor> operands{f64({5, 5}, 1)};
     if (s.bias) operands.push_back(f64({5}, 2));
@@ -100,8 +103,9 @@ TEST_CASE("logit options: cross_entropy in every dtype against f64, and the loss
                                            .to(device)
                                            .narrow(-1, start, vocabulary)
                                      : Tensor();
-          const Expected want = reference(z.to(Device::cpu), targets, {.bias = bias, .soft_cap = s.cap});
-          const Outcome got = run(z, labels, bias, s.cap, 0.25);
+          const Expected want = reference(z.to(Device::cpu), targets,
+                                          {.bias = bias, .soft_cap = s.cap, .z_loss_weight = s.z_loss});
+          const Outcome got = run(z, labels, bias, s, 0.25);
           const double rel = bound_of(dtype, vocabulary, s.cap),
                        unit = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
           const double of_rows = static_cast<double>(rows + 1);
@@ -112,9 +116,10 @@ TEST_CASE("logit options: cross_entropy in every dtype against f64, and the loss
           // Terms of at most 1/8, each as exact as above.
           if (bias) CHECK_CLOSE(got.db, column_sums(dz), (Tol{rel, of_rows * (rel + 16 * unit) / 8}));
           Context silent;
-          const Var alone = cross_entropy(silent, z, labels, 0.5, {}, {.bias = bias, .soft_cap = s.cap});
+          const Var alone = cross_entropy(silent, z, labels, 0.5, {},
+                                          {.bias = bias, .soft_cap = s.cap, .z_loss_weight = s.z_loss});
           CHECK_BITS(alone.value(), got.loss);
-          const Outcome again = run(z, labels, bias, s.cap, 0.25);
+          const Outcome again = run(z, labels, bias, s, 0.25);
           CHECK_BITS(again.dz, got.dz);
           if (bias) CHECK_BITS(again.db, got.db);
         });
@@ -128,10 +133,10 @@ TEST_CASE("logit options: a row has the bits that it has alone" * doctest::test_
       const Targets targets = some_labels(9, 61, 4);
       const Tensor z = random_tensor({9, 61}, dtype, 1, 3.0).to(device),
                    bias = s.bias ? random_tensor({61}, dtype, 2).to(device) : Tensor();
-      const Tensor all = run(z, Labels(labels_of(targets)).to(device), bias, s.cap).dz;
+      const Tensor all = run(z, Labels(labels_of(targets)).to(device), bias, s).dz;
       for (const std::int64_t r : {0, 3, 8}) {
         const Labels own = Labels(labels_of({targets[static_cast<std::size_t>(r)]})).to(device);
-        CHECK_BITS(run(z.narrow(0, r, 1), own, bias, s.cap).dz, all.narrow(0, r, 1));
+        CHECK_BITS(run(z.narrow(0, r, 1), own, bias, s).dz, all.narrow(0, r, 1));
       }
     });
   });
@@ -146,11 +151,11 @@ TEST_CASE("logit options: the parts of a vocabulary give loss and gradients of t
       const Labels labels = Labels(labels_of(targets)).to(device);
       const Tensor z = random_tensor({6, 31}, dtype, 1, 3.0).to(device),
                    bias = s.bias ? random_tensor({31}, dtype, 2).to(device) : Tensor();
-      const Outcome want = run(z, labels, bias, s.cap);
+      const Outcome want = run(z, labels, bias, s);
       on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
         const std::int64_t n = cuts[i + 1] - cuts[i];
         const auto own = [&](const Tensor& t) { return t ? t.narrow(-1, cuts[i], n) : t; };
-        const Outcome got = run(own(z), labels, own(bias), s.cap, 1, part);
+        const Outcome got = run(own(z), labels, own(bias), s, 1, part);
         const double rel = bound_of(dtype, 31, s.cap), unit = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
         CHECK_CLOSE(got.loss, want.loss, (Tol{bound_of(accumulate_dtype(dtype), 31, s.cap), 0}));
         CHECK_CLOSE(got.dz, own(want.dz), (Tol{2 * rel, 16 * unit}));
@@ -164,10 +169,12 @@ TEST_CASE("logit options: huge and non-finite logits" * doctest::test_suite("cud
   const float inf = std::numeric_limits<float>::infinity();
   for (const Device device : test_devices("cross_entropy")) {
     CAPTURE(device);
-    const auto outcome = [&](const std::vector<float>& z, const std::vector<float>& bias, double cap) {
+    const auto outcome = [&](const std::vector<float>& z, const std::vector<float>& bias, double cap,
+                             double z_loss = 0) {
       const auto n = static_cast<std::int64_t>(z.size());
-      const Outcome o = run(Tensor::from(z, {1, n}).to(device), Labels(labels_of({0})).to(device),
-                            bias.empty() ? Tensor() : Tensor::from(bias, {n}).to(device), cap);
+      const Outcome o =
+          run(Tensor::from(z, {1, n}).to(device), Labels(labels_of({0})).to(device),
+              bias.empty() ? Tensor() : Tensor::from(bias, {n}).to(device), {!bias.empty(), cap, z_loss});
       return std::pair(value(o.loss), o.dz.to_vector());
     };
     CHECK(outcome({3e38f, 3e38f}, {}, 30).first == doctest::Approx(std::log(2.0)));
@@ -179,6 +186,14 @@ TEST_CASE("logit options: huge and non-finite logits" * doctest::test_suite("cud
     CHECK(outcome({1, 1, 1}, {0, -inf, 0}, 0).second[1] == 0);
     CHECK(std::isnan(outcome({1, NAN}, {}, 30).first));
     CHECK(std::isnan(outcome({1, 1}, {0, NAN}, 30).first));
+    CHECK(outcome({2, -inf, 2}, {}, 0, 0.25).first == doctest::Approx(std::log(2.0) + 1));
+    CHECK(outcome({2, -inf, 2}, {}, 0, 0.25).second == std::vector<double>{0.25, 0, 0.25});
+    CHECK(outcome({-1e4f, -2e4f}, {}, 0, 0.25).first == doctest::Approx(0.25e8));
+    CHECK(outcome({-1e4f, -2e4f}, {}, 0, 0.25).second == std::vector<double>{-2500, 0});
+    CHECK(outcome({3e38f, 1}, {}, 2, 0.25).first ==
+          doctest::Approx(1 + std::log1p(std::exp(2 * std::tanh(0.5) - 2))));
+    CHECK(std::isnan(outcome({1, NAN}, {}, 0, 0.25).first));
+    CHECK(std::isnan(outcome({-inf, -inf}, {}, 0, 0.25).first));
   }
 }
 
@@ -190,14 +205,58 @@ TEST_CASE("logit options: bits do not depend on the number of threads or the gua
       const Labels labels(labels_of(some_labels(37, 5003, 5)));
       const int before = omp_get_max_threads();
       omp_set_num_threads(1);
-      const Outcome want = run(z, labels, bias, s.cap);
+      const Outcome want = run(z, labels, bias, s);
       omp_set_num_threads(3);
-      const Outcome got = run(z.to(device), labels.to(device), bias ? bias.to(device) : bias, s.cap);
+      const Outcome got = run(z.to(device), labels.to(device), bias ? bias.to(device) : bias, s);
       omp_set_num_threads(before);
       CHECK_BITS(got.loss, want.loss);
       CHECK_BITS(got.dz, want.dz);
       if (bias) CHECK_BITS(got.db, want.db);
     });
+  });
+}
+
+TEST_CASE("z loss: the first of equal logits has the gradient, in one part and in several" *
+          doctest::test_suite("cuda")) {
+  const auto check = [](Device device, DType dtype, std::int64_t vocabulary, const Given& s) {
+    CAPTURE(vocabulary);
+    CAPTURE(s.bias);
+    const std::int64_t middle = vocabulary / 2, last = vocabulary - 1;
+    // z' before the cap, exact in every dtype: 2 in some places of a row, -1 elsewhere.
+    const Tensor z = Tensor::empty({5, vocabulary}, DType::f64, Device::cpu);
+    z.fill(-1);
+    for (const auto& [r, v] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {0, 2}, {0, 4}, {0, 8}, {1, middle}, {1, last}, {2, 7}, {2, 8}, {4, 1}})
+      z.row<double>(r)[v] = 2;
+    const Targets targets{1, middle, 8, 0, ignored_label};
+    const Tensor bias = s.bias ? Tensor::zeros({vocabulary}, DType::f64, Device::cpu) : Tensor();
+    for (std::int64_t v = 1; s.bias && v < vocabulary; v += 2) {
+      bias.data<double>()[v] = 3;
+      for (std::int64_t r = 0; r < 5; ++r) z.row<double>(r)[v] -= 3;
+    }
+    const Expected want = reference(z, targets, {.bias = bias, .soft_cap = s.cap, .z_loss_weight = s.z_loss});
+    const Tensor logits = z.to(dtype).to(device), biases = bias ? bias.to(dtype).to(device) : bias;
+    const Labels labels = Labels(labels_of(targets)).to(device);
+    const double of_loss = bound_of(accumulate_dtype(dtype), vocabulary, s.cap),
+                 of_gradient = bound_of(dtype, vocabulary, s.cap);
+    const auto compare = [&](const Outcome& got, const Tensor& dlogits) {
+      CHECK(close(value(got.loss), want.loss, {of_loss, 0}));
+      CHECK_CLOSE(got.dz, times(dlogits, 0.5), (Tol{of_gradient, of_gradient}));
+    };
+    compare(run(logits, labels, biases, s), want.dlogits);
+    const std::vector<std::int64_t> cuts{0, 3, 8, 8, vocabulary};
+    on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction& sent) {
+      const auto own = [&](const Tensor& t) { return t ? t.narrow(-1, cuts[i], cuts[i + 1] - cuts[i]) : t; };
+      compare(run(own(logits), labels, own(biases), s, 1, part), own(want.dlogits));
+      Context silent;
+      cross_entropy(silent, own(logits), labels, 1, part,
+                    {.bias = own(biases), .soft_cap = s.cap, .z_loss_weight = s.z_loss});
+      CHECK(sent.messages == std::vector<Shape>{{5}, {5, 2}, {5}, {5}, {5, 2}});
+    });
+  };
+  for_dtypes(test_devices("cross_entropy"), [&](Device device, DType dtype) {
+    for (const std::int64_t vocabulary : {9, 3000})
+      for (const Given& s : {Given{false, 0, 0.25}, {true, 4, 0.25}}) check(device, dtype, vocabulary, s);
   });
 }
 
@@ -220,7 +279,7 @@ TEST_CASE("shape_logits: against the formula, in windows, of a bias of any dtype
               want[i] += b[i % b.size()];
               if (s.cap > 0) want[i] = s.cap * std::tanh(want[i] / s.cap);
             }
-            shape_logits(z, {.bias = bias, .soft_cap = s.cap});
+            shape_logits(z, {.bias = bias, .soft_cap = s.cap, .z_loss_weight = s.z_loss});
             // The sum and the quotient are rounded, tanh is right to 8 units, the product is rounded. A bias
             // of f64 beside f32 counts as f32. Where the sum cancels, its error is one of its terms.
             const double unit = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
@@ -248,6 +307,9 @@ TEST_CASE("logit options: errors") {
   CHECK(fault(Tensor::zeros({5}, DType::bf16, Device::cpu), 0) == "cross_entropy: bias: want f32, got bf16");
   CHECK(fault(Tensor(), -1) == "cross_entropy: soft_cap: want a finite number >= 0, got -1");
   CHECK(fault(Tensor(), HUGE_VAL) == "cross_entropy: soft_cap: want a finite number >= 0, got inf");
+  CHECK(message_of([&] {
+          cross_entropy(ctx, z, labels, 1, {}, {.bias = {}, .soft_cap = 0, .z_loss_weight = -1});
+        }) == "cross_entropy: z_loss_weight: want a finite number >= 0, got -1");
   CHECK(message_of([&] {
           shape_logits(z, {.bias = Tensor::zeros({4}, DType::f32, Device::cpu), .soft_cap = 0});
         }) == "shape_logits: bias: want shape [5], got [4]");

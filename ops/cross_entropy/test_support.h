@@ -53,10 +53,13 @@ inline Expected reference(const Tensor& logits, const Targets& labels, const Log
     double most = row[0], sum = 0;
     for (std::int64_t v = 0; v < z.cols(); ++v) most = std::max(most, row[v]);
     for (std::int64_t v = 0; v < z.cols(); ++v) sum += std::exp(row[v] - most);
-    e.loss += most + std::log(sum) - row[label];
+    const double weight = options.z_loss_weight;
+    const std::int64_t first = std::find(row, row + z.cols(), most) - row;
+    e.loss += most + std::log(sum) - row[label] + weight * most * most;
     for (std::int64_t v = 0; v < z.cols(); ++v) {
       const double slope = cap > 0 ? 1 - row[v] / cap * (row[v] / cap) : 1;
-      e.dlogits.row<double>(t)[v] = (std::exp(row[v] - most) / sum - (v == label ? 1 : 0)) * slope;
+      const double of_first = v == first ? 2 * weight * most : 0;
+      e.dlogits.row<double>(t)[v] = (std::exp(row[v] - most) / sum - (v == label ? 1 : 0) + of_first) * slope;
     }
   }
   return e;

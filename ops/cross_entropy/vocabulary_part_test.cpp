@@ -101,14 +101,16 @@ TEST_CASE("vocabulary part: the parts give loss, dx and dW of the whole" * docte
 TEST_CASE("vocabulary part: against finite differences, x of each part on its own") {
   const Targets labels{2, -100, 0, 4, 1};
   const Cuts cuts{0, 3, 5};
-  for (const std::string& name : kernel_variants().at("cross_entropy")) {
+  const auto check = [&](const std::string& name, double z_loss) {
     CAPTURE(name);
+    CAPTURE(z_loss);
     const KernelChoice kernels{{{"cross_entropy", name}}};
     const DiffFn fn = [&](Context& ctx, const std::vector<Var>& v) {
       std::vector<Var> losses(2);
       on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
         Context chosen{.tape = ctx.tape, .kernels = &kernels};
-        losses[i] = linear_cross_entropy(chosen, v[2 * i], v[2 * i + 1], labels_of(labels), 1, 2, part);
+        losses[i] = linear_cross_entropy(chosen, v[2 * i], v[2 * i + 1], labels_of(labels), 1, 2, part,
+                                         nullptr, {.bias = {}, .soft_cap = 0, .z_loss_weight = z_loss});
       });
       // Both ranks have the whole loss. It counts once; each rank's backward pass starts from 1.
       losses[1] = Var(Tensor::scalar(0, DType::f64, Device::cpu), losses[1].node());
@@ -117,7 +119,9 @@ TEST_CASE("vocabulary part: against finite differences, x of each part on its ow
     GradCheckOptions options;
     options.unit_cotangents = true;
     CHECK_GRADIENTS(fn, {f64({5, 2}, 1), f64({3, 2}, 2), f64({5, 2}, 3), f64({2, 2}, 4)}, options);
-  }
+  };
+  for (const std::string& name : kernel_variants().at("cross_entropy"))
+    for (const double z_loss : {0.0, 0.25}) check(name, z_loss);
 }
 
 TEST_CASE("vocabulary part: huge, far apart and non-finite logits" * doctest::test_suite("cuda")) {

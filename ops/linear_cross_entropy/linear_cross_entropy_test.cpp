@@ -213,16 +213,20 @@ TEST_CASE("linear_cross_entropy: a factor of gradients that lies on the device h
       CAPTURE(name);
       const Labels labels = Labels(labels_of(some_labels(41, 29, 3))).to(device);
       const Tensor x = random_tensor({41, 8}, dtype, 1), w = random_tensor({29, 8}, dtype, 2);
-      const auto with = [&](const GradScale& scale) {
+      const auto with = [&](const GradScale& scale, double z_loss) {
         const Var vx = Var::leaf(x.to(device)), vw = Var::leaf(w.to(device));
         Tape tape;
         Context ctx{.tape = &tape, .kernels = &choice};
-        const Var loss = linear_cross_entropy(ctx, vx, vw, labels, scale, 16);
+        const Var loss = linear_cross_entropy(ctx, vx, vw, labels, scale, 16, {}, nullptr,
+                                              {.bias = {}, .soft_cap = 0, .z_loss_weight = z_loss});
         tape.backward(loss, Tensor::scalar(1, accumulate_dtype(dtype), device));
         return std::vector<Tensor>{loss.value(), vx.grad(), vw.grad()};
       };
-      const auto got = with(Tensor::from<double>({1.0 / 77}, {1}).to(device)), want = with(1.0 / 77);
-      for (std::size_t i = 0; i < want.size(); ++i) CHECK_BITS(got[i], want[i]);
+      for (const double z_loss : {0.0, 0.5}) {
+        const auto got = with(Tensor::from<double>({1.0 / 77}, {1}).to(device), z_loss),
+                   want = with(1.0 / 77, z_loss);
+        for (std::size_t i = 0; i < want.size(); ++i) CHECK_BITS(got[i], want[i]);
+      }
     });
   }
   CHECK_THROWS_AS(GradScale(Tensor::zeros({1}, DType::f32, Device::cpu)), Error);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <tuple>
+
 #include "core/variants.h"
 #include "ops/cross_entropy/test_support.h"
 #include "ops/linear/linear.h"
@@ -11,7 +13,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/message_of.h"
 
-// linear_cross_entropy() with a bias and a soft cap of the logits.
+// linear_cross_entropy() with a bias, a soft cap and a z loss of the logits.
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -30,15 +32,15 @@ Tensor product(const Tensor& a, bool ta, const Tensor& b, bool tb) {
 
 struct Operands {
   Tensor x, w, bias;
-  double cap = 0;
+  double cap = 0, z_loss = 0;
   Operands to(Device device) const {
-    return {x.to(device), w.to(device), bias ? bias.to(device) : bias, cap};
+    return {x.to(device), w.to(device), bias ? bias.to(device) : bias, cap, z_loss};
   }
 };
 Operands random_operands(std::int64_t rows, std::int64_t in, std::int64_t vocabulary, DType dtype, bool bias,
-                         double cap) {
+                         double cap, double z_loss) {
   return {random_tensor({rows, in}, dtype, 1), random_tensor({vocabulary, in}, dtype, 2, 0.3),
-          bias ? random_tensor({vocabulary}, dtype, 3) : Tensor(), cap};
+          bias ? random_tensor({vocabulary}, dtype, 3) : Tensor(), cap, z_loss};
 }
 
 struct Outcome {
@@ -53,19 +55,21 @@ Outcome run(const Operands& o, const Labels& labels, const std::string& variant,
                             : Var::leaf(o.bias);
   Tape tape;
   Context ctx{.tape = &tape, .kernels = &choice};
-  const Var loss =
-      linear_cross_entropy(ctx, x, w, labels, scale, chunk, part, nullptr, {.bias = bias, .soft_cap = o.cap});
+  const Var loss = linear_cross_entropy(ctx, x, w, labels, scale, chunk, part, nullptr,
+                                        {.bias = bias, .soft_cap = o.cap, .z_loss_weight = o.z_loss});
   tape.backward(loss, Tensor::scalar(1, loss.value().dtype(), o.x.device()));
   return {loss.value(), x.node()->take(), w.grad(), o.bias && !frozen ? bias.grad() : Tensor()};
 }
 
-/// Calls test(bias or not, cap).
+/// Calls test(bias or not, cap, weight of the z loss).
 template <class Test>
 void for_options(Test&& test) {
-  for (const auto& [bias, cap] : {std::pair(true, 0.0), {false, 3.0}, {true, 3.0}}) {
+  for (const auto& [bias, cap, z_loss] :
+       {std::tuple(true, 0.0, 0.0), {false, 3.0, 0.0}, {false, 0.0, 0.25}, {true, 3.0, 0.25}}) {
     CAPTURE(bias);
     CAPTURE(cap);
-    test(bias, cap);
+    CAPTURE(z_loss);
+    test(bias, cap, z_loss);
   }
 }
 
@@ -89,9 +93,9 @@ TEST_CASE("linear_cross_entropy with logit options: against finite differences")
             chosen.kernels = &choice;
             LoraBranch branch;
             if (v.size() > 3) branch = {v[3], v[4], 1.75, {}};
-            return std::vector<Var>{linear_cross_entropy(chosen, v[0], v[1], labels, 1, chunk, {},
-                                                         v.size() > 3 ? &branch : nullptr,
-                                                         {.bias = v[2], .soft_cap = cap})};
+            return std::vector<Var>{linear_cross_entropy(
+                chosen, v[0], v[1], labels, 1, chunk, {}, v.size() > 3 ? &branch : nullptr,
+                {.bias = v[2], .soft_cap = cap, .z_loss_weight = cap / 8})};
           };
           const std::vector<Tensor> operands{f64({7, 3}, 1), f64({5, 3}, 2), f64({5}, 3)};
           CHECK_GRADIENTS(fn, operands, options);
@@ -124,21 +128,22 @@ TEST_CASE("linear_cross_entropy with logit options: all dtypes and variants, aga
       for (const std::int64_t vocabulary : {61, 304})
         for (const std::int64_t period : {0, 3})
           for (const std::int64_t chunk : {16, 1000})
-            for_options([&](bool bias, double cap) {
+            for_options([&](bool bias, double cap, double z_loss) {
               if (device.is_cuda() && (vocabulary == 304) != (period == 0 && chunk == 16)) return;
               CAPTURE(name);
               CAPTURE(vocabulary);
               CAPTURE(period);
               CAPTURE(chunk);
               const Targets targets = some_labels(rows, vocabulary, period);
-              const Operands o = random_operands(rows, in, vocabulary, dtype, bias, cap);
-              const Expected want =
-                  reference(product(o.x, false, o.w, true), targets, {.bias = o.bias, .soft_cap = cap});
+              Operands o = random_operands(rows, in, vocabulary, dtype, bias, cap, z_loss);
+              const bool rounded_logits = dtype == DType::bf16 && name == "plain";
+              if (rounded_logits) o.z_loss = 0;  // another logit may be the largest
+              const Expected want = reference(product(o.x, false, o.w, true), targets,
+                                              {.bias = o.bias, .soft_cap = cap, .z_loss_weight = o.z_loss});
               const Tensor g = times(want.dlogits, scale);
               const Labels labels = Labels(labels_of(targets)).to(device);
               const Outcome got = run(o.to(device), labels, name, chunk, scale);
               // As without options; tanh adds 8 roundings of f32, times the cap, to each logit.
-              const bool rounded_logits = dtype == DType::bf16 && name == "plain";
               const double of_gradient = dtype == DType::bf16 ? (rounded_logits ? 0x1p-6 : 0x1p-8) : 3e-6;
               CHECK(close(value(got.loss), want.loss, {rounded_logits ? 0x1p-9 : 2e-6, 0}));
               CHECK(relative_error(got.dx, product(g, false, o.w, false)) < of_gradient);
@@ -158,9 +163,10 @@ TEST_CASE("linear_cross_entropy with logit options: the parts of a vocabulary gi
   const std::vector<std::int64_t> cuts{0, 7, 8, 31};
   for_dtypes(head_devices(), [&](Device device, DType dtype) {
     for (const std::string& name : variants())
-      for_options([&](bool bias, double cap) {
+      for_options([&](bool bias, double cap, double z_loss) {
         CAPTURE(name);
-        const Operands o = random_operands(13, 8, 31, dtype, bias, cap).to(device);
+        Operands o = random_operands(13, 8, 31, dtype, bias, cap, z_loss).to(device);
+        if (dtype == DType::bf16 && name == "plain") o.z_loss = 0;  // another logit may be the largest
         const Labels labels = Labels(labels_of(some_labels(13, 31, 4))).to(device);
         const Outcome want = run(o, labels, name, 5, 0.25);
         const Tensor dx = Tensor::zeros({13, 8}, DType::f64, Device::cpu);
@@ -168,8 +174,8 @@ TEST_CASE("linear_cross_entropy with logit options: the parts of a vocabulary gi
         std::vector<Outcome> parts(cuts.size() - 1);
         on_parts(cuts, [&](std::size_t i, const VocabularyPart& part, const ThreadReduction&) {
           const std::int64_t begin = cuts[i], n = cuts[i + 1] - begin;
-          const Operands own{o.x, o.w.narrow(0, begin, n), bias ? o.bias.narrow(-1, begin, n) : Tensor(),
-                             cap};
+          const Operands own{o.x, o.w.narrow(0, begin, n), bias ? o.bias.narrow(-1, begin, n) : Tensor(), cap,
+                             o.z_loss};
           parts[i] = run(own, labels, name, 5, 0.25, part);
         });
         for (const Outcome& of_part : parts) {
@@ -197,7 +203,7 @@ TEST_CASE("linear_cross_entropy with logit options: chunks add to what a leaf ho
       CAPTURE(device);
       CAPTURE(name);
       const KernelChoice choice = choose(name);
-      const Operands o = random_operands(9, 4, 6, DType::f32, true, 3).to(device);
+      const Operands o = random_operands(9, 4, 6, DType::f32, true, 3, 0).to(device);
       const auto step = [&](const Var& bias, const Targets& targets) {
         Tape tape;
         Context ctx{.tape = &tape, .kernels = &choice};
@@ -220,8 +226,8 @@ TEST_CASE("linear_cross_entropy with logit options: chunks add to what a leaf ho
 TEST_CASE("linear_cross_entropy with logit options: the same bits on the guard device") {
   for_dtypes({Device::guard}, [](Device device, DType dtype) {
     for (const std::string& name : variants())
-      for_options([&](bool bias, double cap) {
-        const Operands o = random_operands(41, 8, 29, dtype, bias, cap);
+      for_options([&](bool bias, double cap, double z_loss) {
+        const Operands o = random_operands(41, 8, 29, dtype, bias, cap, z_loss);
         const Labels labels(labels_of(some_labels(41, 29, 3)));
         const Outcome want = run(o, labels, name, 16, 0.25),
                       got = run(o.to(device), labels.to(device), name, 16, 0.25);
