@@ -219,6 +219,7 @@ void ModelSetup::validate() const {
   check_range("scale of the embeddings", c.embedding_scale, std::numeric_limits<double>::min(),
               largest_number);
   check_range("final_logit_softcapping", c.logit_softcap, 0, largest_number);
+  check_range("z_loss_weight", c.z_loss_weight, 0, largest_number);
   require(!c.normalized_head || !c.tie_word_embeddings,
           "tie_word_embeddings: want false, because the rows of the head are divided by their lengths");
   require(c.num_nextn_predict_layers >= 0 && c.num_nextn_predict_layers <= 1024,

@@ -55,6 +55,8 @@ struct ModelConfig : BlockConfig {
   bool head_bias = false;
   bool normalized_head = false;  ///< the head's rows are divided by their lengths (NormHead of Baichuan 2)
   double logit_softcap = 0;      ///< c of logits c tanh(z / c); 0: none
+  /// w of a term w m^2 of the loss of each labelled row, m the largest logit; 0: none.
+  double z_loss_weight = 0;
 
   std::int64_t num_nextn_predict_layers = 0;  ///< depths of multi-token prediction stored with the model
   std::vector<BlockKind> mtp_blocks = usual_mtp_blocks();  ///< the blocks of each depth

@@ -93,6 +93,7 @@ inline ModelConfig tiny_baichuan_config() {
   config.attention.packed = config.attention.alibi = true;
   config.mlp.gate = GateActivation::silu;
   config.normalized_head = true;
+  config.z_loss_weight = 0.1;
   return config;
 }
 

@@ -13,7 +13,8 @@ LanguageTail::LanguageTail(const ModelSetup& setup, ParameterStore& parameters, 
       head_(&parameters.get(setup.config.head_module() / "weight")),
       bias_(parameters.find(head_name() / "bias")),
       normalized_(setup.config.normalized_head),
-      soft_cap_(setup.config.logit_softcap) {
+      soft_cap_(setup.config.logit_softcap),
+      z_loss_weight_(setup.config.z_loss_weight) {
   if (Adapter adapter(setup, parameters, head_name()); adapter) adapter_.emplace(std::move(adapter));
   points.emplace(head_name() / "input", TransformPoint{&input_, PointRole::way_in, setup.config.head_module(),
                                                        adapter_ ? adapter_->rows() : nullptr});
@@ -23,7 +24,9 @@ Var LanguageTail::weight(Context& ctx) const {
   return normalized_ ? l2_normalize(ctx, head_->var()) : head_->var();
 }
 
-LogitOptions LanguageTail::options() const { return {bias_ ? bias_->var() : Var(), soft_cap_}; }
+LogitOptions LanguageTail::options() const {
+  return {bias_ ? bias_->var() : Var(), soft_cap_, z_loss_weight_};
+}
 
 Tensor LanguageTail::logits(const Tensor& hidden) const {
   Context ctx;

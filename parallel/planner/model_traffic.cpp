@@ -289,6 +289,7 @@ void ModelTraffic::add_loss(RankTraffic& traffic, const GridPlace& place, std::i
     if (count == 0) return;
     traffic.all_reduce(Group::tp, count, sums, load_.microbatches);
     traffic.all_reduce(Group::tp, 2 * count, sums, load_.microbatches);
+    if (setup_.config.z_loss_weight > 0) traffic.all_reduce(Group::tp, count, DType::f64, load_.microbatches);
   };
   if (load_.loss_rows == 0) return add(rows_here);
   for (std::int64_t at = 0; at < labels; at += load_.loss_rows) add(std::min(load_.loss_rows, labels - at));

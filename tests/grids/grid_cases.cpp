@@ -163,7 +163,7 @@ const std::vector<FamilyModel>& family_models() {
                                    {"final_logit_softcapping", 4}}),
       // As many layers as there are stages at most, because no stage may begin with an MLP.
       family_model("phi", {{"num_hidden_layers", 8}, {"qk_layernorm", true}, {"partial_rotary_factor", 0.5}}),
-      family_model("baichuan", {{"z_loss_weight", 0}, {"num_key_value_heads", 4}}),
+      family_model("baichuan", {{"z_loss_weight", 0.05}}),
   };
   return models;
 }

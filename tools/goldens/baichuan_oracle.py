@@ -1,7 +1,8 @@
 """Baichuan and Baichuan 2 (model_type baichuan), whose classes are not part of transformers, from the parts of its Llama.
 
 Queries, keys and values are one projection W_pack. Positions are a rotary embedding where the config has max_position_embeddings,
-else ALiBi. The head's rows are divided by their lengths (NormHead, as in training) where the config has z_loss_weight.
+else ALiBi. The head's rows are divided by their lengths (NormHead, as in training) where the config has z_loss_weight. The loss then
+has that weight times the square of each labelled row's largest logit; the authors' code takes the mean over all rows instead.
 """
 
 import math
@@ -88,6 +89,7 @@ class BaichuanForCausalLM(nn.Module):
         other = ("architectures", "model_type", "model_max_length", "z_loss_weight")
         self.config = LlamaConfig(**{k: v for k, v in keys.items() if v is not None and k not in other})
         self.normalizes = "z_loss_weight" in keys
+        self.z_loss_weight = keys.get("z_loss_weight", 0)
         self.model = Body(self.config, alibi="max_position_embeddings" not in keys)
         self.lm_head = nn.Linear(self.config.hidden_size, self.config.vocab_size, bias=False)
 

@@ -52,14 +52,14 @@ void read(ModelConfig& config, const JsonView& object) {
   visit_keys(config, keys);
   if (const auto given = object.find(z_loss_key)) {
     config.normalized_head = true;
-    if (given->number() != 0) given->refuse("0: the loss here has no such term");
+    config.z_loss_weight = given->number();
   }
   decoder_layers::add_layers(config, object, names, 32);
 }
 
 void write(const ModelConfig& config, Json& to) {
   decoder_layers::write_keys(config, "BaichuanForCausalLM", baichuan_family.model_type, visit_keys, to);
-  if (config.normalized_head) to[z_loss_key] = 0;
+  if (config.normalized_head) to[z_loss_key] = config.z_loss_weight;
 }
 
 constexpr std::string_view baichuan_tp_plans[] = {"baichuan_tp_plan"};

@@ -12,8 +12,10 @@ namespace nemocube {
 ///                                              model_max_length positions
 ///   z_loss_weight is present (Baichuan 2)      the rows of the head are divided by their lengths (NormHead),
 ///                                              which the authors' code does to the stored weight itself at
-///                                              the first evaluation; the weight stays as it is here
-/// Refused: tie_word_embeddings with a NormHead, and another z_loss_weight than 0.
+///                                              the first evaluation; the weight stays as it is here. The
+///                                              value is the weight of the z loss, which is over labelled
+///                                              rows here, over all rows in the authors' code
+/// Refused: tie_word_embeddings with a NormHead.
 extern const Family baichuan_family;
 
 }  // namespace nemocube

@@ -30,7 +30,8 @@ TEST_CASE("baichuan: the keys that are there tell the variants apart") {
   CHECK_FALSE(rotary.attention.alibi);
   CHECK_FALSE(rotary.normalized_head);
   CHECK(rotary.max_position_embeddings == 64);
-  const ModelConfig sloped = parse({{"model_max_length", 32}, {"z_loss_weight", 0}});
+  const ModelConfig sloped = parse({{"model_max_length", 32}, {"z_loss_weight", 0.5}});
+  CHECK(sloped.z_loss_weight == 0.5);
   CHECK(sloped.attention.alibi);
   CHECK(sloped.attention.rope.type == RopeType::none);
   CHECK(sloped.normalized_head);
@@ -44,6 +45,7 @@ TEST_CASE("baichuan: the keys that are there tell the variants apart") {
 }
 
 TEST_CASE("baichuan: what is refused") {
+  CHECK(fault({{"z_loss_weight", -1}}).find("z_loss_weight: want") != std::string::npos);
   CHECK(
       fault({{"z_loss_weight", 0}, {"tie_word_embeddings", true}}).find("tie_word_embeddings: want false") !=
       std::string::npos);
@@ -53,7 +55,8 @@ TEST_CASE("baichuan: what is refused") {
 
 TEST_CASE("baichuan: what is written is read as the same") {
   for (const Json& changes : {Json{{"max_position_embeddings", 64}}, Json{{"model_max_length", 32}},
-                              Json{{"max_position_embeddings", 64}, {"z_loss_weight", 0}}}) {
+                              Json{{"max_position_embeddings", 64}, {"z_loss_weight", 0}},
+                              Json{{"model_max_length", 64}, {"z_loss_weight", 0.25}}}) {
     const ModelConfig config = parse(changes);
     const Json written = parse_json(make_hf_config(config).text, "config.json");
     CHECK(parse_hf_config(JsonView(written, "config.json")) == config);
