@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""Reads, plans and runs AutoModel's Nemotron recipes, as they are, on small models and small data.
+"""Reads, plans and runs AutoModel's recipes, as they are, on small models and small data.
 
     python3 tools/recipes/check_automodel.py CHECKOUT PROGRAM [--only WORD] [--keep FOLDER]
 
-CHECKOUT is a working tree of NVIDIA-NeMo/Automodel, PROGRAM is nemocube. The table of docs/recipe.md says of each recipe how many
-ranks it takes and how it runs here; the script fails where that is not so, and where a recipe has no row. For each recipe it
+CHECKOUT is a working tree of NVIDIA-NeMo/Automodel, PROGRAM is nemocube. docs/automodel_recipes.md says of each recipe how many
+ranks it takes and how it runs here, or why it is refused; the script fails where that is not so, and where a recipe of these
+folders has no row. For each recipe that runs it
 
  - makes a folder with the data, and gives the recipe a local cache of the Hub that holds a small model of the same kind under the
    name that the recipe has (HF_HOME),
- - runs `train --check` and `plan` on AutoModel's number of ranks, and looks for the least power of two of ranks that `plan` accepts,
+ - runs `train --check` and `plan` on AutoModel's number of ranks, and looks for the least power of two that `plan` accepts,
  - trains at most two steps on the ranks of the table, with the overrides of the table and without warm-up of the learning rate:
    everything else is as the recipe says.
 
+Of one that is refused, `train --check` has to end with exit code 2 and one error, which has the words of the table.
+
 It prints a line for each recipe, needs neither network nor packages, and writes into a temporary folder only (--keep: into
-FOLDER, which stays, with what each command printed). Needs Python 3.9 or newer, mpirun, and about five minutes on two cores.
+FOLDER, which stays, with what each command printed). Needs Python 3.9 or newer, mpirun, and about ten minutes on two cores.
 """
 
 import argparse
@@ -28,12 +31,11 @@ import tempfile
 from pathlib import Path
 
 from small_data import make_data
-from small_models import DAMAGED_ROWS, REFUSED, make_models
+from small_models import DAMAGED_ROWS, make_models
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path("examples") / "llm_finetune" / "nemotron"
-DOCUMENT = ROOT / "docs" / "recipe.md"
-HEADING = "## AutoModel's Nemotron recipes"
+RECIPES = Path("examples") / "llm_finetune"
+DOCUMENT = ROOT / "docs" / "automodel_recipes.md"
 STEPS = 2
 SECONDS = 900  # the limit of one command
 
@@ -43,29 +45,44 @@ class Failure(Exception):
 
 
 class Row:
-    """A recipe's row of the table: `file` | model | least, written ranks | ... | how it runs here."""
+    """A recipe that runs: `file` | model | least, written ranks | ... | how it runs here."""
 
-    def __init__(self, cells):
-        self.name = cells[0].strip("`")
-        run = cells[-1]
-        self.refused = run == "refused"
-        if self.refused:
-            return
+    def __init__(self, name, cells):
+        self.name, run = name, cells[-1]
         layout, trained = re.fullmatch(r"(\d+), (\d+)", cells[2]), re.match(r"(\d+) ranks?\b", run)
         if not layout or not trained:
-            raise SystemExit(f"{DOCUMENT}: {self.name}: want 'LEAST, WRITTEN' ranks and in the last column 'refused' or "
-                             f"'N ranks', got '{cells[2]}' and '{run}'")
+            raise SystemExit(f"{DOCUMENT}: {name}: want 'LEAST, WRITTEN' ranks and in the last column 'N ranks', "
+                             f"got '{cells[2]}' and '{run}'")
         self.least, self.written, self.ranks = int(layout[1]), int(layout[2]), int(trained[1])
         self.overrides = re.findall(r"`([^`]+=[^`]+)`", run)
 
 
-def read_table():
-    text = DOCUMENT.read_text()
-    if HEADING not in text:
-        raise SystemExit(f"{DOCUMENT}: has no section '{HEADING}'")
-    section = text.split(HEADING)[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in section.splitlines() if line.startswith("| `")]
-    return {row.name: row for row in map(Row, rows)}
+class RefusedRow:
+    """A recipe that is refused, and words of the message."""
+
+    def __init__(self, name, words):
+        self.name, self.words = name, words
+
+
+def read_tables():
+    """Recipes by FOLDER/FILE. Those that run have a section for each folder; the section of refused ones has
+    words of the message | reason | recipes."""
+    rows, folder = {}, None
+    for line in DOCUMENT.read_text().splitlines():
+        if heading := re.match(r"## (.*)", line):
+            folder = heading[1].strip("`")
+        if not folder or not line.startswith("| `"):
+            continue
+        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if folder == "Refused":
+            named = [RefusedRow(name, cells[0].strip("`")) for name in re.findall(r"`([^`]+)`", cells[-1])]
+        else:
+            named = [Row(f"{folder}/{cells[0].strip('`')}", cells)]
+        for row in named:
+            if row.name in rows:
+                raise SystemExit(f"{DOCUMENT}: {row.name} is there twice")
+            rows[row.name] = row
+    return rows
 
 
 class Program:
@@ -125,14 +142,11 @@ def least_ranks(program, recipe, folder, most):
     raise Failure(f"plan: refused on 1 to {most} ranks: {message_in(text)}")
 
 
-def check_refused(program, recipe, model, folder):
-    """A model of another architecture is refused by the name of its class, wherever the recipe is read."""
-    wanted = REFUSED[model]["architectures"][0]
-    for what, arguments in (("check", ["train", "--check", recipe]), ("plan", ["plan", recipe, "--ranks", "8"])):
-        code, text = program.run(what, arguments, folder)
-        if code != 2 or wanted not in text:
-            raise Failure(f"{what}: want exit code 2 and a message that names {wanted}, got {code}: {message_in(text)}")
-    return f"refused: {wanted}"
+def check_refused(program, recipe, row, folder):
+    code, text = program.run("check", ["train", "--check", recipe], folder)
+    if code != 2 or text.count("error: ") != 1 or row.words not in text:
+        raise Failure(f"check: want exit code 2 and one error with '{row.words}', got {code}: {message_in(text)}")
+    return f"refused: {row.words}"
 
 
 def check_log(folder, recipe_text):
@@ -151,14 +165,8 @@ def check_log(folder, recipe_text):
 def check_recipe(program, file, row, folder):
     """Returns the line about the recipe."""
     recipe, text = str(file.resolve()), file.read_text()
-    found = re.search(r"^  pretrained_model_name_or_path: (\S+)", text, re.MULTILINE)
-    if not found:
-        raise Failure("has no model.pretrained_model_name_or_path")
-    model = found[1]
-    if row.refused:
-        if model not in REFUSED:
-            raise Failure(f"the table says refused, but {model} is a model of a known family")
-        return check_refused(program, recipe, model, folder)
+    if isinstance(row, RefusedRow):
+        return check_refused(program, recipe, row, folder)
     # The small data give fewer steps than the recipe warms up.
     no_warmup = ["lr_scheduler.lr_warmup_steps=0"] if re.search(r"lr_warmup_steps: [1-9]", text) else []
     program.must_run("check", ["train", "--check", recipe, "--ranks", str(row.written), *sets(no_warmup)], folder)
@@ -182,16 +190,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkout", type=Path, help="working tree of NVIDIA-NeMo/Automodel")
     parser.add_argument("program", type=Path, help="nemocube")
-    parser.add_argument("--only", metavar="WORD", default="", help="only recipes whose file name has this")
+    parser.add_argument("--only", metavar="WORD", default="", help="only recipes whose FOLDER/FILE has this")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="work in this new folder and keep it")
     options = parser.parse_args()
-    files = sorted((options.checkout / FOLDER).glob("*.yaml"))
-    if not files:
-        raise SystemExit(f"{options.checkout / FOLDER}: holds no recipes; want a checkout of NVIDIA-NeMo/Automodel")
+    table, folder_of_recipes = read_tables(), options.checkout / RECIPES
+    names = {f"{folder}/{file.name}" for folder in {name.split("/")[0] for name in table}
+             for file in (folder_of_recipes / folder).glob("*.yaml")}
+    if not names:
+        raise SystemExit(f"{folder_of_recipes}: holds no recipes; want a checkout of NVIDIA-NeMo/Automodel")
     for needed in (options.program, "mpirun"):
         if not shutil.which(needed):
             raise SystemExit(f"{needed}: is no program that can be started")
-    table = read_table()
     with tempfile.TemporaryDirectory() as temporary:
         work = options.keep.resolve() if options.keep else Path(temporary)
         work.mkdir(parents=True, exist_ok=not options.keep)
@@ -204,24 +213,24 @@ def main():
         except Failure as failure:
             raise SystemExit(f"the small models: {failure}")
         make_data(hub, work, ROOT / "data" / "samples")
-        failed = [name for name in table if not (options.checkout / FOLDER / name).exists() and options.only in name]
-        for name in failed:
-            print(f"{name}: FAILED: is in {DOCUMENT.name} and not in the checkout", flush=True)
-        for file in files:
-            if options.only not in file.name:
-                continue
-            folder = work / "runs" / file.stem
+        failed = []
+        for name in sorted(name for name in names | set(table) if options.only in name):
+            folder = work / "runs" / name.removesuffix(".yaml")
             folder.mkdir(parents=True)
-            (folder / "sample-datasets").symlink_to(work / "sample-datasets")
+            for place in ("sample-datasets", "your"):
+                (folder / place).symlink_to(work / place)
+            (folder / "examples").symlink_to(options.checkout.resolve() / "examples")
             try:
-                if file.name not in table:
+                if name not in table:
                     raise Failure(f"has no row in {DOCUMENT.name}")
-                line = check_recipe(program, file, table[file.name], folder)
+                if name not in names:
+                    raise Failure(f"is in {DOCUMENT.name} and not in the checkout")
+                line = check_recipe(program, folder_of_recipes / name, table[name], folder)
             except Failure as failure:
                 line = f"FAILED: {failure}"
-                failed.append(file.name)
-            print(f"{file.name}: {line}", flush=True)
-    print(f"failed: {len(failed)}" if failed else "all as docs/recipe.md says", flush=True)
+                failed.append(name)
+            print(f"{name}: {line}", flush=True)
+    print(f"failed: {len(failed)}" if failed else f"all as {DOCUMENT.name} says", flush=True)
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""Small data sets, made of data/samples, in the places that AutoModel's Nemotron recipes name."""
+"""Small data sets, made of data/samples, in the places that AutoModel's recipes name."""
 
 import json
 import re
@@ -30,6 +30,11 @@ def hellaswag_rows(file):
     return rows
 
 
+def instruction_rows(file):
+    return [{"definition": f"Answer from this passage: {context}", "inputs": question, "targets": answer}
+            for context, questions in passages(file) for question, answer in questions]
+
+
 def completion_rows(file):
     return [{"prompt": f"{context} {question}", "completion": answer}
             for context, questions in passages(file) for question, answer in questions]
@@ -38,7 +43,8 @@ def completion_rows(file):
 def chat_rows(file):
     """Conversations of two turns; every third has a tool, its call and reasoning."""
     tool = {"type": "function", "function": {"name": "look_up", "description": "Finds a passage.", "parameters": {
-        "type": "object", "properties": {"words": {"type": "string", "description": "What to look for."}}, "required": ["words"]}}}
+        "type": "object", "required": ["words"],
+        "properties": {"words": {"type": "string", "description": "What to look for."}}}}}
     rows = []
     for i, (context, ((first, answer), (second, reply), *_)) in enumerate(passages(file)):
         ask, say = (lambda text: {"role": "user", "content": text}), (lambda text: {"role": "assistant", "content": text})
@@ -60,11 +66,23 @@ def write_lines(path, rows):
 
 
 def make_data(hub, work, samples):
-    """`work` becomes the folder in which the customizer's recipes find their files."""
-    hellaswag, squad = snapshot(hub, "datasets", "rowan/hellaswag"), snapshot(hub, "datasets", "rajpurkar/squad")
+    """`work` becomes the folder in which recipes find the files that they name by a path."""
+    hellaswags = [snapshot(hub, "datasets", name) for name in ("rowan/hellaswag", "Rowan/hellaswag")]
+    squad = snapshot(hub, "datasets", "rajpurkar/squad")
     for split in SPLITS:
         file = samples / f"{split}.json"
-        write_lines(hellaswag / f"{split}.jsonl", hellaswag_rows(file))
+        for hellaswag in hellaswags:
+            write_lines(hellaswag / f"{split}.jsonl", hellaswag_rows(file))
         shutil.copyfile(file, squad / f"{split}.json")
         write_lines(work / "sample-datasets" / "prompt_completion" / f"{split}.jsonl", completion_rows(file))
         write_lines(work / "sample-datasets" / "chat" / f"{split}.jsonl", chat_rows(file))
+    train = samples / "train.json"
+    write_lines(snapshot(hub, "datasets", "Muennighoff/natural-instructions") / "train.jsonl", instruction_rows(train))
+    # Recipes cut these two by numbers of rows.
+    proofs, tulu = snapshot(hub, "datasets", "lm-provers/FineProofs-SFT"), snapshot(hub, "datasets", "allenai/tulu-3-sft-mixture")
+    rows = [row for row in chat_rows(train) if "tools" not in row] * 20
+    write_lines(proofs / "train.jsonl", rows)
+    write_lines(tulu / "train.jsonl", rows[:160])
+    # A recipe has this path, which its reader is to replace.
+    (work / "your" / "path").mkdir(parents=True)
+    (work / "your" / "path" / "to").symlink_to(work / "sample-datasets" / "chat")

@@ -1,4 +1,4 @@
-"""Small stand-ins for the models that AutoModel's Nemotron recipes name, in the form of a local cache of the Hugging Face Hub.
+"""Small stand-ins for the models that AutoModel's recipes name, in the form of a local cache of the Hugging Face Hub.
 
 A stand-in has what its original has: the kinds of its blocks, experts with or without a latent width, depths of multi-token
 prediction, heads whose width together is not that of the model. Its weights are those of a run of one step from fresh weights.
@@ -70,7 +70,8 @@ NEMOTRON_H = {
         "mtp_layers_block_type": ["attention", "moe"],
     },
     # The Mamba heads of these two have a width that is no power of two, as in the originals.
-    "nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16": {"hybrid_override_pattern": "M-M-M-MM-M-M*-M-", "mamba_head_dim": 20, "chunk_size": 64},
+    "nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16": {"hybrid_override_pattern": "M-M-M-MM-M-M*-M-", "mamba_head_dim": 20,
+                                              "chunk_size": 64},
     "nvidia/NVIDIA-Nemotron-Nano-9B-v2": {"hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-", "mamba_head_dim": 20},
 }
 
@@ -78,11 +79,38 @@ NEMOTRON_H = {
 DAMAGED_MODEL = "nvidia/NVIDIA-Nemotron-3-Nano-4B-BF16"
 DAMAGED_ROWS = range(2001, 2004)
 
-LLAMA = {
+# What the stand-ins of the families without Mamba have in common.
+DECODER = {
     "torch_dtype": "bfloat16", "vocab_size": 2048, "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
     "num_hidden_layers": 4, "intermediate_size": 64, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05,
-    "rope_theta": 500000.0, "pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2,
+    "rope_theta": 500000.0, "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
 }
+FOR_FOUR_RANKS = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4}  # that divide the heads
+
+
+def decoder(architecture, model_type, **own):
+    return {**DECODER, "architectures": [architecture], "model_type": model_type, **own}
+
+
+def llama(factor, **own):
+    scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 2048}
+    return decoder("LlamaForCausalLM", "llama", rope_scaling=scaling, **own)
+
+
+def qwen2(**own):
+    return decoder("Qwen2ForCausalLM", "qwen2", use_sliding_window=False, sliding_window=4096, **own)
+
+
+def qwen3(**own):
+    return decoder("Qwen3ForCausalLM", "qwen3", head_dim=16, attention_bias=False, use_sliding_window=False, **own)
+
+
+def gemma3():
+    return decoder("Gemma3ForCausalLM", "gemma3_text", num_hidden_layers=8, num_key_value_heads=1, head_dim=16,
+                   query_pre_attn_scalar=16, hidden_activation="gelu_pytorch_tanh", sliding_window=64,
+                   layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 2, rope_theta=1e6,
+                   rope_local_base_freq=1e4, tie_word_embeddings=True, pad_token_id=0)
 
 
 def pruned(attention=None, ffn=None):
@@ -95,14 +123,58 @@ def pruned(attention=None, ffn=None):
 
 # Name of the Hub to the whole config.
 OTHER_FAMILIES = {
-    "nvidia/Llama-3.1-Nemotron-Nano-8B-v1": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **LLAMA},
-    "nvidia/Llama-3_3-Nemotron-Super-49B-v1_5": {
-        **LLAMA, "architectures": ["DeciLMForCausalLM"], "model_type": "nemotron-nas", "num_key_value_heads": None,
-        "intermediate_size": None, "block_configs": [pruned(2, 2.625), pruned(2, 1.0), pruned(None, 1.0), pruned(2, 5.25)]},
+    "nvidia/Llama-3.1-Nemotron-Nano-8B-v1": decoder("LlamaForCausalLM", "llama"),
+    "nvidia/Llama-3_3-Nemotron-Super-49B-v1_5": decoder(
+        "DeciLMForCausalLM", "nemotron-nas", num_key_value_heads=None, intermediate_size=None,
+        block_configs=[pruned(2, 2.625), pruned(2, 1.0), pruned(None, 1.0), pruned(2, 5.25)]),
+    "meta-llama/Llama-3.1-8B": llama(8.0),
+    "meta-llama/Llama-3.1-8B-Instruct": llama(8.0),
+    "meta-llama/Llama-3.2-1B": llama(32.0, tie_word_embeddings=True),
+    "meta-llama/Llama-3.2-1B-Instruct": llama(32.0, tie_word_embeddings=True),
+    "meta-llama/Llama-3.2-3B-Instruct": llama(32.0, tie_word_embeddings=True),
+    "meta-llama/Llama-3.3-70B-Instruct": llama(8.0, num_hidden_layers=16, **FOR_FOUR_RANKS),
+    "Qwen/Qwen2.5-0.5B": qwen2(tie_word_embeddings=True),
+    "Qwen/Qwen2.5-0.5B-Instruct": qwen2(tie_word_embeddings=True),
+    "Qwen/Qwen2.5-7B": qwen2(),
+    "Qwen/Qwen2.5-7B-Instruct": qwen2(),
+    "Qwen/Qwen2.5-32B-Instruct": qwen2(num_hidden_layers=16),
+    "Qwen/QwQ-32B": qwen2(**FOR_FOUR_RANKS),
+    "Qwen/Qwen3-0.6B": qwen3(tie_word_embeddings=True),
+    "Qwen/Qwen3-8B": qwen3(),
+    "Qwen/Qwen3-32B": qwen3(),
+    "google/gemma-3-270m": gemma3(),
+    "google/functiongemma-270m-it": gemma3(),
+    "mistralai/Mistral-7B-v0.1": decoder("MistralForCausalLM", "mistral", sliding_window=64),
+    "mistralai/Mistral-Nemo-Base-2407": decoder("MistralForCausalLM", "mistral", head_dim=16, sliding_window=None),
+    "microsoft/phi-2": decoder("PhiForCausalLM", "phi", num_key_value_heads=4, partial_rotary_factor=0.4, head_dim=None,
+                               layer_norm_eps=1e-5, hidden_act="gelu_new", resid_pdrop=0.1),
+    "baichuan-inc/Baichuan2-7B-Chat": decoder("BaichuanForCausalLM", "baichuan", z_loss_weight=0, pad_token_id=0),
 }
 
-# Models of architectures that are refused have a config.json alone: nothing else of them is ever read.
-REFUSED = {}
+# The language model of Mistral3ForConditionalGeneration: the whole has tensors of images, too.
+WRAPPED = {
+    "mistralai/Ministral-3-3B-Instruct-2512": decoder(
+        "Ministral3ForCausalLM", "ministral3", head_dim=16, tie_word_embeddings=True, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 512, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}),
+}
+
+# Name of the Hub to type and class of models that are refused, which have a tokenizer and these two keys of a config: nothing
+# else is ever read.
+REFUSED = {
+    "google/gemma-7b": ("gemma", "GemmaForCausalLM"),
+    "google/gemma-2-9b-it": ("gemma2", "Gemma2ForCausalLM"),
+    "google/gemma-4-12B": ("gemma4_unified", "Gemma4UnifiedForConditionalGeneration"),
+    "microsoft/Phi-3-mini-4k-instruct": ("phi3", "Phi3ForCausalLM"),
+    "microsoft/phi-4": ("phi3", "Phi3ForCausalLM"),
+    "mistralai/Mixtral-8x7B-v0.1": ("mixtral", "MixtralForCausalLM"),
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": ("mixtral", "MixtralForCausalLM"),
+    "Qwen/Qwen1.5-MoE-A2.7B": ("qwen2_moe", "Qwen2MoeForCausalLM"),
+    "Qwen/Qwen3-30B-A3B": ("qwen3_moe", "Qwen3MoeForCausalLM"),
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": ("qwen3_moe", "Qwen3MoeForCausalLM"),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": ("qwen3_next", "Qwen3NextForCausalLM"),
+    "Qwen/Qwen3.8-2.4T-A95B": ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
+}
 
 CHAT_TEMPLATE = """\
 {%- for message in messages %}<|{{ message.role }}|>
@@ -130,33 +202,74 @@ def snapshot(hub, kind, name):
     return place
 
 
+def read_header(file):
+    """Of a safetensors file: its header and the bytes behind it."""
+    data = file.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + size]), bytearray(data[8 + size:])
+
+
+def write_file(file, header, data):
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
 def zero_rows(file, tensor, rows):
-    """Writes zeros into rows of a bf16 matrix of a safetensors file."""
-    with open(file, "r+b") as f:
-        size = struct.unpack("<Q", f.read(8))[0]
-        entry = json.loads(f.read(size))[tensor]
-        if entry["dtype"] != "BF16":
-            raise SystemExit(f"{file}: {tensor}: want BF16, got {entry['dtype']}")
-        width = 2 * entry["shape"][1]
-        f.seek(8 + size + entry["data_offsets"][0] + rows[0] * width)
-        f.write(bytes(width * len(rows)))
+    """Writes zeros into rows of a bf16 matrix."""
+    header, data = read_header(file)
+    entry = header[tensor]
+    if entry["dtype"] != "BF16":
+        raise SystemExit(f"{file}: {tensor}: want BF16, got {entry['dtype']}")
+    width = 2 * entry["shape"][1]
+    start = entry["data_offsets"][0] + rows[0] * width
+    data[start:start + width * len(rows)] = bytes(width * len(rows))
+    write_file(file, header, data)
+
+
+def wrap(file):
+    """Gives the tensors the names that they have in the whole, and adds one of the part for images."""
+    header, data = read_header(file)
+    renamed = {name if name == "__metadata__" else f"language_model.{name}": entry for name, entry in header.items()}
+    renamed["vision_tower.patch_conv.weight"] = {"dtype": "BF16", "shape": [8, 3, 2, 2],
+                                                 "data_offsets": [len(data), len(data) + 192]}
+    write_file(file, renamed, data + bytes(192))
+
+
+def stand_in(place, work, config, tokenizer, run_program):
+    """Fills the folder `place` with a trained model, its tokenizer and a chat template."""
+    work.mkdir(parents=True)
+    (work / "config.json").write_text(json.dumps(config))
+    mtp = ", num_nextn_predict_layers: 1" if "num_nextn_predict_layers" in config else ""
+    (work / "recipe.yaml").write_text(RECIPE.format(model=work, mtp=mtp, run=work / "run"))
+    run_program(["train", str(work / "recipe.yaml")])
+    for folder in (work / "run" / "LATEST" / "model", tokenizer):  # mock data need no tokenizer, so the run has none
+        shutil.copytree(folder, place, dirs_exist_ok=True)
+    (place / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    shutil.copyfile(work / "config.json", place / "config.json")  # in the spelling of the original
 
 
 def make_models(hub, scratch, tokenizer, run_program):
     """Makes all of them. `run_program(arguments)` runs nemocube and raises where it fails."""
-    for name, config in REFUSED.items():
-        (snapshot(hub, "models", name) / "config.json").write_text(json.dumps(config))
-    for name, config in [*((name, {**BASE, **own}) for name, own in NEMOTRON_H.items()), *OTHER_FAMILIES.items()]:
-        work = scratch / name
-        work.mkdir(parents=True)
-        (work / "config.json").write_text(json.dumps(config))
-        mtp = ", num_nextn_predict_layers: 1" if "num_nextn_predict_layers" in config else ""
-        (work / "recipe.yaml").write_text(RECIPE.format(model=work, mtp=mtp, run=work / "run"))
-        run_program(["train", str(work / "recipe.yaml")])
+    for name, (model_type, architecture) in REFUSED.items():
         place = snapshot(hub, "models", name)
-        for folder in (work / "run" / "LATEST" / "model", tokenizer):  # mock data need no tokenizer, so the run has none
-            shutil.copytree(folder, place, dirs_exist_ok=True)
-        (place / "chat_template.jinja").write_text(CHAT_TEMPLATE)
-        shutil.copyfile(work / "config.json", place / "config.json")  # in the spelling of the original
+        shutil.copytree(tokenizer, place, dirs_exist_ok=True)
+        (place / "config.json").write_text(json.dumps({"model_type": model_type, "architectures": [architecture]}))
+    # Models with the same config share a stand-in.
+    made = {}
+    nemotron_h = {name: {**BASE, **own} for name, own in NEMOTRON_H.items()}
+    for name, config in (nemotron_h | OTHER_FAMILIES | WRAPPED).items():
+        place = snapshot(hub, "models", name)
+        key = json.dumps(config)
+        if key in made:
+            shutil.copytree(made[key], place, dirs_exist_ok=True)
+            continue
+        stand_in(place, scratch / name, config, tokenizer, run_program)
+        made[key] = place
         if name == DAMAGED_MODEL:
             zero_rows(place / "model.safetensors", "backbone.embeddings.weight", DAMAGED_ROWS)
+        if name in WRAPPED:
+            wrap(place / "model.safetensors")
+            whole = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": config,
+                     "torch_dtype": "bfloat16", "vision_config": {"model_type": "pixtral"}}
+            (place / "config.json").write_text(json.dumps(whole))
