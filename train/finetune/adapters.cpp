@@ -1,6 +1,7 @@
 #include "train/finetune/adapters.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -77,11 +78,22 @@ class Chooser {
  private:
   const ModelNames& names() const { return setup_.config.names; }
 
-  std::vector<const Candidate*> fitting(const char* key, const std::string& text) {
+  std::vector<const Candidate*> all_fitting(const char* key, const std::string& text) const {
     const ModulePattern pattern(key, text);
     std::vector<const Candidate*> found;
     for (const Candidate& c : candidates_)
       if (pattern.fits(c.name, names())) found.push_back(&c);
+    return found;
+  }
+
+  /// Whether the pattern names a part that models of texts and images have beside the language model.
+  static bool is_of_other_parts(std::string_view text) {
+    constexpr std::array<std::string_view, 4> words{"vision", "visual", "projector", "audio"};
+    return std::ranges::any_of(words, [&](std::string_view word) { return text.find(word) != text.npos; });
+  }
+
+  std::vector<const Candidate*> fitting(const char* key, const std::string& text) {
+    std::vector<const Candidate*> found = all_fitting(key, text);
     require(!found.empty(), key, ": ", quote(text),
             " fits no linear layer and no module of routed experts of this model; ", hint(key, text),
             "there are: ", near_names(names_of(candidates_), text), mtp_hint(setup_, text));
@@ -122,6 +134,11 @@ class Chooser {
   void adapt_others() {
     std::vector<const Candidate*> excluded;
     for (const std::string& text : peft_.exclude_modules) {
+      if (is_of_other_parts(text) && all_fitting("peft.exclude_modules", text).empty()) {
+        chosen_.warnings.push_back(cat("peft.exclude_modules: ", quote(text),
+                                       " fits nothing: the language model alone is trained here"));
+        continue;
+      }
       const auto fits = fitting("peft.exclude_modules", text);
       excluded.insert(excluded.end(), fits.begin(), fits.end());
     }

@@ -211,6 +211,12 @@ TEST_CASE("peft: a pattern that fits nothing is refused, with what may be meant"
   CHECK(has(fault(targets({"*.mixer.experts"}), tiny_config("M-")),
             "peft.target_modules: '*.mixer.experts' fits no"));
   CHECK(has(fault(all_but({"*.outproj"})), "peft.exclude_modules: '*.outproj' fits no"));
+  // Of a model of texts and images.
+  const ChosenAdapters language = choose(all_but({"*vision_tower*", "lm_head"}));
+  CHECK(modules_of(language) == modules_of(choose(all_but({"lm_head"}))));
+  CHECK(language.warnings ==
+        std::vector<std::string>{"peft.exclude_modules: '*vision_tower*' fits nothing: the language model "
+                                 "alone is trained here"});
   CHECK(has(fault(targets({"*.("})), "peft.target_modules: '*.(' is no pattern of module names: "));
 }
 

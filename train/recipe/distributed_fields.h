@@ -7,7 +7,7 @@
 namespace nemocube::recipe {
 
 /// Small enough for products of several sizes.
-inline constexpr Range rank_count{.low = 1, .high = 1048576};
+inline constexpr Range rank_count{.low = 1, .high = 1048576, .null_is_default = true};
 inline constexpr Range block_weight{.low = 0, .high = 10000};
 /// At most a week.
 inline constexpr Range wait_minutes{.low = 0, .high = 10080, .above_low = true, .null_is_default = true};

@@ -14,7 +14,8 @@ namespace nemocube::recipe {
 struct Form {
   const char* name;  ///< for the documentation, in front of the values of a row
   void (*check)(const Place& at, const InertKeys& row);
-  bool reported = true;  ///< whether a message lists the key as one without effect
+  bool reported = true;     ///< whether a message lists the key as one without effect
+  bool as_section = false;  ///< the same, of a section
 };
 
 namespace {
@@ -67,6 +68,25 @@ constexpr Form class_name{
     "one of ",
     [](const Place& at, const InertKeys& row) { read_choice(at, words_of(row.values), "class or function"); },
     false};
+/// Names a function, or is a section with the name and what the function gets. Rows have no padding here.
+void check_collater(const Place& at, const InertKeys& row) {
+  const auto read_name = [&](const Place& name) {
+    read_choice(name, words_of(row.values), "class or function");
+  };
+  if (at.value.kind != Value::Kind::map) return read_name(at);
+  const Value* target = at.value.find("_target_");
+  require(target != nullptr, at.where, ": want _target_, one of ", joined(words_of(row.values)));
+  for (const auto& [key, value] : at.value.entries) {
+    const Place place{value, cat(at.path, ".", key), cat(at.where, ".", key)};
+    if (key == "_target_")
+      read_name(place);
+    else if (key != "pad_seq_len_divisible")
+      fail(place.where, ": unknown key; want _target_ or pad_seq_len_divisible");
+    else if (!is_null(place))
+      count.check(place, row);
+  }
+}
+constexpr Form collater{"a section, or one of ", check_collater, false, true};
 constexpr Form anything{"anything", [](const Place&, const InertKeys&) {}};
 /// Accepts null, an empty list or section, and the values of the row, which describe what this build does
 /// anyway.
@@ -95,6 +115,8 @@ constexpr auto table = std::to_array<InertKeys>({
     {"tokenizer", "_target_ trust_remote_code torch_dtype attn_implementation", anything,
      "how transformers loads it"},
     {"tokenizer", "num_nextn_predict_layers", only, "multi-token prediction", "0"},
+    {"tokenizer", "add_bos_token add_eos_token", only,
+     "a first or last token that a recipe adds to every text", "false"},
     {"checkpoint", "save_consolidated", choice, "every checkpoint holds a whole model",
      "final every true false"},
     {"checkpoint",
@@ -222,7 +244,7 @@ constexpr auto table = std::to_array<InertKeys>({
     {"packed_sequence", "num_proc", count, "processes that pack"},
     {"packed_sequence", "split_across_pack", flag, "upstream ignores this key as well"},
     {"dataloader", "_target_", class_name, "class of the loader", "StatefulDataLoader DataLoader"},
-    {"dataloader", "collate_fn", class_name, "function that makes batches",
+    {"dataloader", "collate_fn", collater, "function that makes batches: rows have no padding here",
      "default_collater packed_sequence_thd_collater neat_packed_collater default_collate"},
     {"dataloader", "group_by_length", only, "grouping rows by length", "false"},
     {"dataloader", "num_workers prefetch_factor shuffle_buffer_size", whole, "workers of PyTorch's loader"},
@@ -260,6 +282,7 @@ constexpr auto table = std::to_array<InertKeys>({
     {"", "qat", only, "quantisation-aware training", "false"},
     {"", "wandb mlflow comet", anything, "experiment tracker: nothing is sent to it"},
     {"", "ci", anything, "AutoModel's tests"},
+    {"", "skypilot", anything, "AutoModel's launcher on rented machines"},
     {"", "parallelizer", anything, "parallelism of AutoModel"},
     {"", "nvtx", anything, "measurements of AutoModel"},
     {"moe_metrics", "mode detailed_every_steps top_k_experts", anything,
@@ -285,7 +308,7 @@ bool check_inert(const Place& at, const InertKeys& row) {
   const bool unread = &row.form == &anything && at.value.kind == Value::Kind::scalar;
   if (unread ? at.value.text == "none" || at.value.text == "None" : is_null(at)) return false;
   row.form.check(at, row);
-  return row.form.reported;
+  return row.form.reported || (row.form.as_section && at.value.kind == Value::Kind::map);
 }
 
 std::string type_of(const InertKeys& row) {

@@ -327,6 +327,29 @@ TEST_CASE("variables of the environment") {
   CHECK(error_with("wandb: {key: $NEMOCUBE_TEST_UNSET}") == "no error");
 }
 
+TEST_CASE("forms of AutoModel's keys: a collater as a section, sizes that are null, a launcher's section") {
+  const auto collater = [](const std::string& keys) {
+    return error_with(cat("dataloader: {collate_fn: {", keys, "}}"));
+  };
+  const std::string target = "_target_: nemo_automodel.components.datasets.utils.default_collater";
+  CHECK(collater(target) == "no error");
+  CHECK(collater(target + ", pad_seq_len_divisible: 160") == "no error");
+  CHECK(collater(target + ", pad_seq_len_divisible: null") == "no error");
+  CHECK(contains(collater(target + ", pad_seq_len_divisible: 0"),
+                 "dataloader.collate_fn.pad_seq_len_divisible: want a"));
+  CHECK(contains(collater(target + ", pad: 3"),
+                 "dataloader.collate_fn.pad: unknown key; want _target_ or pad_seq_len_divisible"));
+  CHECK(contains(collater("pad_seq_len_divisible: 8"), "dataloader.collate_fn: want _target_, one of"));
+  CHECK(contains(collater("_target_: x.other"), "dataloader.collate_fn._target_: "));
+  for (const char* size : {"tp_size", "pp_size", "cp_size", "ep_size"})
+    CHECK(error_with(cat("distributed: {", size, ": null}")) == "no error");
+  CHECK(error_with("skypilot: {cloud: x, num_nodes: 2}") == "no error");
+  CHECK(error_with("tokenizer: {pretrained_model_name_or_path: x, add_bos_token: false}") == "no error");
+  CHECK(contains(error_with("tokenizer: {pretrained_model_name_or_path: x, add_bos_token: true}"),
+                 "tokenizer.add_bos_token: a first or last token that a recipe adds to every text is not in "
+                 "this build; want false"));
+}
+
 TEST_CASE("one value with two spellings") {
   CHECK(parse(with("seed: 7")).seed == 7);
   CHECK(parse(with("rng: {_target_: x.StatefulRNG, seed: 1111, ranked: true}")).seed == 1111);
