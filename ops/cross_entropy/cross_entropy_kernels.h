@@ -8,9 +8,9 @@ namespace nemocube {
 
 /// LogitOptions of the columns here, for kernels, which read logits z and work on z'.
 struct LogitShape {
-  Tensor bias;          ///< [columns], contiguous, in the accumulation dtype; undefined: none
-  double soft_cap = 0;  ///< 0: none
-  double z_loss_weight = 0;
+  Tensor bias;               ///< [columns], contiguous, in the accumulation dtype; undefined: none
+  double soft_cap = 0;       ///< 0: none
+  double z_loss_weight = 0;  ///< 0: none
   bool plain() const { return !bias && soft_cap == 0; }  ///< z' is z
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {

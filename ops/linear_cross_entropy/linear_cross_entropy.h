@@ -26,7 +26,7 @@ namespace nemocube {
 /// options    of the logits (LogitOptions), as for cross_entropy, after the adapter: z' is formed as a chunk
 ///            of z is read. The bias has the dtype of the weight. Its gradient is added to a leaf at once,
 ///            too; "fused" sums dz chunk by chunk, in order. A rank of a cut vocabulary has the bias of its
-///            own tokens
+///            own tokens. A z loss is that of the same z', and costs its message for each chunk
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
                          const GradScale& grad_scale, std::int64_t chunk_rows,
                          const VocabularyPart& part = {}, const LoraBranch* adapter = nullptr,
