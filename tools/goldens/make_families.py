@@ -58,6 +58,7 @@ WIDE = {**ABSENT, "no_op": False, "ffn_mult": 1.5}
 
 # `keys`: of config.json. `by_hand`: config.json has exactly these keys, in spellings of older releases; else the class saves it.
 # `family`: where it is not the name of the case. `activation`: the key of config.json and its value, else the SiLU.
+# `nulls`: keys that config.json has with a null.
 CASES = {
     "llama": dict(
         seed=1,
@@ -138,6 +139,7 @@ CASES = {
         seed=27,
         by_hand=True,
         activation=dict(hidden_activation="gelu_pytorch_tanh"),
+        nulls=("pad_token_id",),  # the class has one, whose row of the embeddings gets no gradient of look-ups
         keys=dict(
             num_hidden_layers=4, num_key_value_heads=2, intermediate_size=8, rope_theta=100.0, rope_local_base_freq=20.0,
             head_dim=8,
@@ -337,7 +339,7 @@ def write_config(directory, case):
     if case["by_hand"]:
         files.write_json(directory / "config.json", {
             "architectures": [architecture], "model_type": family, **case.get("activation", dict(hidden_act="silu")),
-            **{k: v for k, v in keys.items() if v is not None}})
+            **{k: v for k, v in keys.items() if v is not None or k in case.get("nulls", ())}})
         return
     config = class_of(family, "Config")(**{k: v for k, v in keys.items() if v is not None or k == "pad_token_id"})
     config.architectures = [architecture]
