@@ -4,7 +4,7 @@
 set -eu
 
 packages="${*:-g++ cmake make ninja-build ccache pkg-config git libopenmpi-dev openmpi-bin libdnnl-dev doctest-dev \
-nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libpcre2-dev libzstd-dev}"
+nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libpcre2-dev libutf8proc-dev libzstd-dev}"
 
 if command -v dpkg-query >/dev/null 2>&1 && command -v apt-get >/dev/null 2>&1; then
   missing=""
@@ -55,6 +55,7 @@ else
   need_header yaml-cpp/yaml.h "yaml-cpp 0.7 or later"
   need_header CLI/CLI.hpp "CLI11 2.1 or later"
   need_header pcre2posix.h "PCRE2 10.40 or later"
+  need_header utf8proc.h "utf8proc 2.8 or later"
   need_header zstd.h "Zstandard (for the software GPU)"
 fi
 if [ -n "$missing" ]; then

@@ -6,7 +6,6 @@
 
 #include "core/utf8.h"
 #include "data/tokenizer/byte_level.h"
-#include "data/tokenizer/text.h"
 
 namespace nemocube::tok {
 namespace {
@@ -40,22 +39,19 @@ std::vector<TokenId> Bpe::fallback_of(std::string_view character) const {
 
 void Bpe::make_symbols(std::string_view piece, std::vector<Symbol>& out) const {
   out.clear();
-  const auto add = [&](TokenId id, std::size_t begin, std::size_t end) {
-    // An unknown token may be added after the tokens of later bytes (see below). Offsets must still not
-    // decrease.
-    std::uint32_t first = static_cast<std::uint32_t>(begin);
-    std::uint32_t last = static_cast<std::uint32_t>(end);
-    if (!out.empty()) {
-      first = std::max(first, out.back().begin);
-      last = std::max({first, last, out.back().end});
-    }
-    out.push_back({id, no_rank, 0, first, last, none, none});
+  // Tokens stand for bytes in the order of tokens, also where an unknown token is added after the tokens of later
+  // bytes (see below).
+  std::uint32_t covered = 0;
+  const auto add = [&](TokenId id, std::size_t bytes) {
+    const std::uint32_t begin = covered;
+    covered += static_cast<std::uint32_t>(bytes);
+    out.push_back({id, no_rank, 0, begin, covered, none, none});
   };
-  std::optional<Range> unknown;  // bytes of the unknown token that is not added yet
+  std::size_t unknown = 0;  // bytes of the unknown token that is not added yet
   std::optional<TokenId> unknown_id;
   const auto flush = [&] {
-    if (unknown) add(*unknown_id, unknown->begin, unknown->end);
-    unknown.reset();
+    if (unknown > 0) add(*unknown_id, unknown);
+    unknown = 0;
   };
   for (std::size_t pos = 0; pos < piece.size();) {
     const std::size_t begin = pos;
@@ -70,7 +66,7 @@ void Bpe::make_symbols(std::string_view piece, std::vector<Symbol>& out) const {
     }
     if (id) {
       flush();
-      add(*id, begin, pos);
+      add(*id, pos - begin);
       continue;
     }
     std::string character;
@@ -82,21 +78,22 @@ void Bpe::make_symbols(std::string_view piece, std::vector<Symbol>& out) const {
     if (byte_fallback_) {
       // An unknown token that is not yet added comes after these byte tokens, as in the tokenizers library.
       const std::vector<TokenId> bytes = fallback_of(character);
-      for (std::size_t i = 0; i < bytes.size(); ++i) {
-        add(bytes[i], std::min(begin + i, pos), std::min(begin + i + 1, pos));
-      }
+      for (std::size_t i = 0; i < bytes.size(); ++i) add(bytes[i], begin + i < pos ? 1 : 0);
       if (!bytes.empty()) continue;
     }
-    if (!unk_token_) continue;
-    if (unknown && fuse_unk_) {
-      unknown->end = pos;
+    if (!unk_token_) {
+      covered += static_cast<std::uint32_t>(pos - begin);
+      continue;
+    }
+    if (unknown > 0 && fuse_unk_) {
+      unknown += pos - begin;
       continue;
     }
     flush();
     unknown_id = token_to_id(*unk_token_);
     require(unknown_id.has_value(), "tokenizer: unk_token \"", *unk_token_,
             "\" is not in the vocabulary, but \"", character, "\" needs it");
-    unknown = Range{begin, pos};
+    unknown = pos - begin;
   }
   flush();
 }

@@ -44,10 +44,13 @@ void Decoder::add(const JsonRef& spec, int depth) {
     }
     step.start = spec.at("start").integer();
     step.stop = spec.at("stop").integer();
+  } else if (type == "Metaspace") {
+    step.kind = Step::Kind::metaspace;
+    step.metaspace = Metaspace::load(spec);
   } else {
-    spec.fail(
-        "is of type \"", type,
-        "\", which is not supported (supported: ByteLevel, ByteFallback, Fuse, Replace, Strip, Sequence)");
+    spec.fail("is of type \"", type,
+              "\", which is not supported (supported: ByteLevel, ByteFallback, Fuse, Replace, Strip, "
+              "Metaspace, Sequence)");
   }
   steps_.push_back(std::move(step));
 }

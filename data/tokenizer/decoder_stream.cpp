@@ -209,6 +209,28 @@ class Strip final : public Stage {
   std::string held_;  ///< removed if the token ends here
 };
 
+/// Replacements become spaces. Those of the first token are dropped where the pre-tokenizer prepends one.
+class ReplaceMetaspace final : public Stage {
+ public:
+  explicit ReplaceMetaspace(const Metaspace& metaspace)
+      : replacement_(metaspace.replacement),
+        drops_(metaspace.prepend_scheme != Metaspace::PrependScheme::never) {}
+  void push(std::string_view part, bool ends) override {
+    std::string text;
+    std::size_t from = 0;
+    for (std::size_t at; (at = part.find(replacement_, from)) != part.npos; from = at + replacement_.size()) {
+      text += part.substr(from, at - from);
+      if (!drops_) text += ' ';
+    }
+    next->push(text += part.substr(from), ends);
+    if (ends) drops_ = false;
+  }
+
+ private:
+  const std::string& replacement_;
+  bool drops_;
+};
+
 std::unique_ptr<Stage> stage_of(const Step& step) {
   switch (step.kind) {
     case Step::Kind::join_with_spaces:
@@ -222,6 +244,8 @@ std::unique_ptr<Stage> stage_of(const Step& step) {
     case Step::Kind::replace:
       if (step.literal.empty()) return std::make_unique<ReplaceMatches>(step);
       return std::make_unique<ReplaceLiteral>(step);
+    case Step::Kind::metaspace:
+      return std::make_unique<ReplaceMetaspace>(*step.metaspace);
     case Step::Kind::strip:
       break;
   }

@@ -5,6 +5,17 @@
 #include "core/utf8.h"
 
 namespace nemocube::tok {
+namespace {
+
+std::optional<NormalForm> form_of(std::string_view type) {
+  if (type == "NFC") return NormalForm::nfc;
+  if (type == "NFD") return NormalForm::nfd;
+  if (type == "NFKC") return NormalForm::nfkc;
+  if (type == "NFKD") return NormalForm::nfkd;
+  return std::nullopt;
+}
+
+}  // namespace
 
 Regex load_pattern(const JsonRef& owner) {
   const JsonRef pattern = owner.at("pattern");
@@ -31,6 +42,7 @@ void Normalizer::add(const JsonRef& spec, int depth) {
     for (const JsonRef& part : spec.at("normalizers").elements()) add(part, depth + 1);
     return;
   }
+  step.form = form_of(type);
   if (type == "Replace") {
     step.replace = Replace{load_pattern(spec), std::string(spec.at("content").string())};
   } else if (type == "Prepend") {
@@ -38,9 +50,10 @@ void Normalizer::add(const JsonRef& spec, int depth) {
   } else if (type == "Strip") {
     step.strip_left = spec.at("strip_left").boolean();
     step.strip_right = spec.at("strip_right").boolean();
-  } else {
+  } else if (!step.form) {
     spec.fail("is of type \"", type,
-              "\", which is not supported (supported: Replace, Prepend, Strip, Sequence)");
+              "\", which is not supported (supported: NFC, NFD, NFKC, NFKD, Replace, Prepend, Strip, "
+              "Sequence)");
   }
   steps_.push_back(std::move(step));
 }
@@ -48,6 +61,10 @@ void Normalizer::add(const JsonRef& spec, int depth) {
 void Normalizer::apply(const Step& step, AlignedText& text) {
   const std::string_view view = text.view();
   if (view.empty()) return;
+  if (step.form) {
+    normalize(*step.form, text);
+    return;
+  }
   if (step.replace) {
     std::vector<AlignedText::Part> parts;
     bool any = false;

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "data/json/json_ref.h"
+#include "data/tokenizer/normal_form.h"
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/text.h"
 
 namespace nemocube::tok {
 
-/// The `normalizer` of a tokenizer.json: Replace, Prepend, Strip and Sequence.
+/// The `normalizer` of a tokenizer.json: NFC, NFD, NFKC, NFKD (see normal_form.h), Replace, Prepend, Strip and
+/// Sequence.
 class Normalizer {
  public:
   /// `spec` may be absent. Throws Error naming a component that is not supported.
@@ -26,6 +28,7 @@ class Normalizer {
     std::string content;
   };
   struct Step {
+    std::optional<NormalForm> form;
     std::optional<Replace> replace;
     std::string prepend;
     bool strip_left = false;

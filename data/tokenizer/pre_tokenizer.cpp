@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/utf8.h"
+#include "data/tokenizer/byte_level.h"
 #include "data/tokenizer/normalizer.h"
 
 namespace nemocube::tok {
@@ -29,6 +31,31 @@ void prefix_with_spaces(AlignedText& text, std::vector<Range>& pieces) {
   if (parts.size() == pieces.size()) return;
   text.rebuild(parts);
   pieces = std::move(moved);
+}
+
+/// Writes each byte as its character of the byte alphabet.
+void spell_bytes(AlignedText& text, std::vector<Range>& pieces) {
+  static const std::vector<std::string> spelled = [] {
+    std::vector<std::string> out(256);
+    for (std::size_t byte = 0; byte < out.size(); ++byte)
+      append_utf8(out[byte], byte_to_character(static_cast<unsigned char>(byte)));
+    return out;
+  }();
+  const std::string_view view = text.view();
+  std::vector<AlignedText::Part> parts;
+  std::size_t size = 0;
+  for (Range& piece : pieces) {
+    const std::size_t begin = size;
+    for (std::size_t at = piece.begin; at < piece.end;) {
+      const Range character{at, at + utf8_step(view, at).length};
+      for (; at < character.end; ++at) {
+        parts.push_back({character, spelled[static_cast<unsigned char>(view[at])], true});
+        size += parts.back().replaced.size();
+      }
+    }
+    piece = {begin, size};
+  }
+  text.rebuild(parts);
 }
 
 }  // namespace
@@ -60,7 +87,8 @@ void PreTokenizer::add(const JsonRef& spec, int depth) {
     for (const JsonRef& part : spec.at("pretokenizers").elements()) add(part, depth + 1);
     return;
   }
-  if (byte_level_) spec.fail("comes after ByteLevel; ByteLevel is only supported as the last step");
+  if (byte_level_) steps_.back().spells_bytes = true;
+  byte_level_ = type == "ByteLevel";
   Step step;
   if (type == "Split") {
     step.pattern = load_pattern(spec);
@@ -69,13 +97,18 @@ void PreTokenizer::add(const JsonRef& spec, int depth) {
   } else if (type == "Digits") {
     step.pattern = Regex::oniguruma("\\p{N}");
     step.behavior = spec.at("individual_digits").boolean() ? Behavior::isolated : Behavior::contiguous;
+  } else if (type == "Punctuation") {
+    step.pattern = Regex::oniguruma("[\\p{P}$+<=>^`|~]");
+    if (const auto behavior = spec.find("behavior")) step.behavior = load_behavior(*behavior);
+  } else if (type == "Metaspace") {
+    step.metaspace = Metaspace::load(spec);
   } else if (type == "ByteLevel") {
-    byte_level_ = true;
     step.add_prefix_space = spec.at("add_prefix_space").boolean();
     if (spec.boolean_or("use_regex", true)) step.pattern = Regex::oniguruma(byte_level_pattern);
   } else {
     spec.fail("is of type \"", type,
-              "\", which is not supported (supported: Split, Digits, ByteLevel, Sequence)");
+              "\", which is not supported (supported: Split, Digits, Punctuation, Metaspace, ByteLevel, "
+              "Sequence)");
   }
   steps_.push_back(std::move(step));
 }
@@ -123,12 +156,15 @@ std::vector<Range> PreTokenizer::split(AlignedText& text) const {
   std::vector<Range> pieces;
   if (!text.view().empty()) pieces.push_back({0, text.view().size()});
   for (const Step& step : steps_) {
+    if (step.metaspace) step.metaspace->apply(text, pieces);
     if (step.add_prefix_space) prefix_with_spaces(text, pieces);
-    if (!step.pattern) continue;
-    std::vector<Range> smaller;
-    smaller.reserve(pieces.size());
-    for (const Range piece : pieces) apply(step, text.view(), piece, smaller);
-    pieces = std::move(smaller);
+    if (step.pattern) {
+      std::vector<Range> smaller;
+      smaller.reserve(pieces.size());
+      for (const Range piece : pieces) apply(step, text.view(), piece, smaller);
+      pieces = std::move(smaller);
+    }
+    if (step.spells_bytes) spell_bytes(text, pieces);
   }
   return pieces;
 }

@@ -3,22 +3,27 @@
 #include <vector>
 
 #include "data/json/json_ref.h"
+#include "data/tokenizer/metaspace.h"
 #include "data/tokenizer/regex.h"
 #include "data/tokenizer/text.h"
 
 namespace nemocube::tok {
 
-/// The `pre_tokenizer` of a tokenizer.json: Split, Digits, ByteLevel (as the last step) and Sequence.
+/// The `pre_tokenizer` of a tokenizer.json: Split, Digits, Punctuation, Metaspace, ByteLevel and Sequence.
+/// Digits are \p{N}. Punctuation is \p{P} and the ASCII symbols `$+<=>^`|~`; the `tokenizers` library has the
+/// table of Unicode 8 for it, PCRE2 a newer one.
 class PreTokenizer {
  public:
   /// `spec` may be absent: the text is then one piece. Throws Error naming a component that is not supported.
   static PreTokenizer load(const std::optional<JsonRef>& spec);
 
-  /// Whether the vocabulary is byte-level, so that pieces are sequences of bytes. The model (Bpe), not this
-  /// class, maps bytes to the byte alphabet.
+  /// Whether ByteLevel is the last step, so that pieces are sequences of bytes. The model (Bpe), not this
+  /// class, then maps bytes to the byte alphabet. Steps behind ByteLevel see the byte alphabet instead, and the
+  /// model gets their pieces as characters.
   bool byte_level() const { return byte_level_; }
 
-  /// Cuts `text` into pieces, none of them empty. May insert spaces.
+  /// Cuts `text` into pieces, none of them empty. May insert spaces, and writes spaces and bytes as the steps
+  /// say.
   std::vector<Range> split(AlignedText& text) const;
 
  private:
@@ -28,6 +33,8 @@ class PreTokenizer {
     Behavior behavior = Behavior::isolated;
     bool invert = false;
     bool add_prefix_space = false;  // before splitting
+    bool spells_bytes = false;      // after splitting
+    std::optional<Metaspace> metaspace{};
   };
   void add(const JsonRef& spec, int depth);
   static Behavior load_behavior(const JsonRef& name);

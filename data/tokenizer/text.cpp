@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/utf8.h"
+
 namespace nemocube::tok {
 
 Range AlignedText::original(Range range) const {
@@ -42,6 +44,27 @@ void AlignedText::rebuild(const std::vector<Part>& parts) {
       text.append(view().substr(part.kept.begin, part.kept.end - part.kept.begin));
       for (std::size_t i = part.kept.begin; i < part.kept.end; ++i) origin.push_back(original({i, i + 1}));
     }
+  }
+  own_ = std::move(text);
+  origin_ = std::move(origin);
+  changed_ = true;
+}
+
+void AlignedText::rebuild(const std::vector<Character>& characters) {
+  const std::string_view old = view();
+  std::string text;
+  std::vector<Range> origin;
+  std::size_t at = 0;
+  Range from = original({0, 0});
+  for (const Character& character : characters) {
+    for (std::size_t i = 0; i < character.replaces; ++i) {
+      const std::size_t length = utf8_step(old, at).length;
+      if (i == 0) from = original({at, at + length});
+      at += length;
+    }
+    append_utf8(text, character.value);
+    origin.resize(text.size(), from);
+    if (character.replaces > 1) from = original({previous_character(old, at), at});
   }
   own_ = std::move(text);
   origin_ = std::move(origin);

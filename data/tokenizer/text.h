@@ -36,6 +36,15 @@ class AlignedText {
   };
   void rebuild(const std::vector<Part>& parts);
 
+  /// Replaces the text by `characters`, which follow each other as what they replace does. A character comes
+  /// from the first of those that it replaces. One that replaces none comes from the character before its
+  /// place.
+  struct Character {
+    char32_t value = 0;
+    std::size_t replaces = 1;  // characters of view()
+  };
+  void rebuild(const std::vector<Character>& characters);
+
  private:
   AlignedText() = default;
 

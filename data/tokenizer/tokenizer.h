@@ -26,14 +26,15 @@ struct TokenSpan {
 /// A byte-pair tokenizer read from a Hugging Face `tokenizer.json`; its ids are those of the `tokenizers`
 /// library.
 ///
-/// Supported: model BPE; normalizers Replace, Prepend, Strip; pre-tokenizers Split, Digits, ByteLevel;
-/// decoders ByteLevel, ByteFallback, Fuse, Replace, Strip; post-processors TemplateProcessing,
-/// BertProcessing, RobertaProcessing, ByteLevel; Sequences of each. Anything else in the file is an Error
-/// that names it. The sections `truncation` and `padding` are not applied.
+/// Supported: model BPE; normalizers NFC, NFD, NFKC, NFKD, Replace, Prepend, Strip; pre-tokenizers Split,
+/// Digits, Punctuation, Metaspace, ByteLevel; decoders ByteLevel, ByteFallback, Fuse, Replace, Strip,
+/// Metaspace; post-processors TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel; Sequences of
+/// each. Anything else in the file is an Error that names it. The sections `truncation` and `padding` are not applied.
 ///
 /// Classes such as `\p{L}` follow the Unicode version of the installed PCRE2 (Unicode 14 for PCRE2 10.42).
 /// Letters, marks and digits assigned later count as symbols here. The `tokenizers` library may have a newer
-/// table and divide text with such characters differently.
+/// table and divide text with such characters differently. Its tables of punctuation and of normal forms are
+/// older (pre_tokenizer.h, normal_form.h).
 ///
 /// Cheap to copy. Many threads may call const members at once.
 class Tokenizer {

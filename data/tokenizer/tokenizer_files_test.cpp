@@ -40,7 +40,6 @@ TEST_CASE("tokenizer.json that is wrong: the error names file, place and fact") 
   };
   const json split = {
       {"type", "Split"}, {"pattern", {{"Regex", "(a)\\1"}}}, {"behavior", "Isolated"}, {"invert", false}};
-  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}};
   json other_behavior = split;
   other_behavior["pattern"] = {{"String", "x"}};
   other_behavior["behavior"] = "Sideways";
@@ -52,6 +51,7 @@ TEST_CASE("tokenizer.json that is wrong: the error names file, place and fact") 
       {"/model", nullptr, "has no 'model'"},
       {"/model", json::array(), "model must be an object"},
       {"/model/type", "Unigram", "model.type is \"Unigram\""},
+      {"/model/type", "WordPiece", "model.type is \"WordPiece\""},
       {"/model/vocab", nullptr, "model has no 'vocab'"},
       {"/model/vocab", json::array({1}), "model.vocab must be an object"},
       {"/model/vocab/a", "zero", "must be an integer"},
@@ -70,16 +70,24 @@ TEST_CASE("tokenizer.json that is wrong: the error names file, place and fact") 
       {"/model/end_of_word_suffix", "</w>", "end_of_word_suffix is not supported"},
       {"/model/continuing_subword_prefix", "##", "continuing_subword_prefix is not supported"},
       {"/model/byte_fallback", 1, "byte_fallback must be true or false"},
-      {"/normalizer", {{"type", "NFC"}}, "normalizer is of type \"NFC\""},
+      {"/normalizer", {{"type", "Precompiled"}}, "normalizer is of type \"Precompiled\""},
       {"/normalizer",
        {{"type", "Sequence"}, {"normalizers", json::array({json{{"type", "Lowercase"}}})}},
        "normalizers[0] is of type"},
-      {"/pre_tokenizer", {{"type", "Metaspace"}}, "pre_tokenizer is of type \"Metaspace\""},
+      {"/pre_tokenizer", {{"type", "BertPreTokenizer"}}, "pre_tokenizer is of type \"BertPreTokenizer\""},
+      {"/pre_tokenizer", {{"type", "Metaspace"}}, "pre_tokenizer has no 'replacement'"},
+      {"/pre_tokenizer",
+       {{"type", "Metaspace"}, {"replacement", "__"}},
+       "one character as replacement, found \"__\""},
+      {"/pre_tokenizer",
+       {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}},
+       "prepend_scheme is \"last\" (known: always, first, never)"},
+      {"/pre_tokenizer",
+       {{"type", "Metaspace"}, {"replacement", "_"}, {"add_prefix_space", false}},
+       "add_prefix_space: false, which only goes with prepend_scheme \"never\""},
+      {"/pre_tokenizer", {{"type", "Punctuation"}, {"behavior", "Sideways"}}, "behavior is \"Sideways\""},
       {"/pre_tokenizer", split, "pre_tokenizer.pattern cannot be used"},
       {"/pre_tokenizer", other_behavior, "pre_tokenizer.behavior is \"Sideways\""},
-      {"/pre_tokenizer",
-       {{"type", "Sequence"}, {"pretokenizers", json::array({byte_level, byte_level})}},
-       "comes after ByteLevel"},
       {"/post_processor", {{"type", "Magic"}}, "post_processor is of type \"Magic\""},
       {"/post_processor", {{"type", "Sequence"}, {"processors", json::array({cls, cls})}}, "second step"},
       {"/post_processor", {{"type", "TemplateProcessing"}, {"single", json::array({bos})}}, "names \"<s>\""},
