@@ -178,11 +178,11 @@ for release in "${releases[@]}"; do
   versions=$(inside "$root" "tools/setup.sh >/dev/null 2>&1
     cat /etc/debian_version; g++ -dumpfullversion; cmake --version | sed -n 's/cmake version //p'
     mpirun --version | sed -n '1s/.* //p'
-    for package in libdnnl-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev doctest-dev libpcre2-dev; do
+    for package in libdnnl-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev doctest-dev libpcre2-dev libutf8proc-dev; do
       dpkg-query -W -f '\${Version}\n' \$package
     done") || continue
   mapfile -t has <<<"$versions"
-  rows+=("| $release | has | Debian ${has[0]} | | GCC ${has[1]}, CMake ${has[2]}, Open MPI ${has[3]}, oneDNN ${has[4]}, CLI11 ${has[5]}, yaml-cpp ${has[6]}, nlohmann-json ${has[7]}, doctest ${has[8]}, PCRE2 ${has[9]} |")
+  rows+=("| $release | has | Debian ${has[0]} | | GCC ${has[1]}, CMake ${has[2]}, Open MPI ${has[3]}, oneDNN ${has[4]}, CLI11 ${has[5]}, yaml-cpp ${has[6]}, nlohmann-json ${has[7]}, doctest ${has[8]}, PCRE2 ${has[9]}, utf8proc ${has[10]} |")
 done
 [ "$failed" = 0 ] || echo "try_releases: a step failed: its log is in $folder" >&2
 exit "$failed"

@@ -39,8 +39,8 @@ std::vector<TokenId> Bpe::fallback_of(std::string_view character) const {
 
 void Bpe::make_symbols(std::string_view piece, std::vector<Symbol>& out) const {
   out.clear();
-  // Tokens stand for bytes in the order of tokens, also where an unknown token is added after the tokens of later
-  // bytes (see below).
+  // Tokens stand for bytes in the order of tokens, also where an unknown token is added after the tokens of
+  // later bytes (see below).
   std::uint32_t covered = 0;
   const auto add = [&](TokenId id, std::size_t bytes) {
     const std::uint32_t begin = covered;

@@ -12,8 +12,8 @@
 
 namespace nemocube::tok {
 
-/// The `normalizer` of a tokenizer.json: NFC, NFD, NFKC, NFKD (see normal_form.h), Replace, Prepend, Strip and
-/// Sequence.
+/// The `normalizer` of a tokenizer.json: NFC, NFD, NFKC, NFKD (see normal_form.h), Replace, Prepend, Strip
+/// and Sequence.
 class Normalizer {
  public:
   /// `spec` may be absent. Throws Error naming a component that is not supported.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/utf8.h"
 #include "data/json/json_ref.h"
 #include "data/tokenizer/added_tokens.h"
@@ -16,6 +17,7 @@
 #include "data/tokenizer/post_processor.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/text.h"
+#include "data/tokenizer/tokenizer_class.h"
 
 namespace nemocube {
 
@@ -80,6 +82,8 @@ Tokenizer Tokenizer::load(const std::filesystem::path& directory_or_file) {
     if (const auto* token = impl->added.find(content)) impl->named.emplace(name, token->id);
   impl->post_processor = tok::PostProcessor::load(root.find("post_processor"));
   impl->decoder = tok::Decoder::load(root.find("decoder"));
+  const std::string difference = tok::difference_of_class(path.parent_path(), root, impl->model);
+  if (!difference.empty()) log_warning(difference);
   const Tokenizer out(impl);
   for (const auto* ids : {&out.special_prefix(), &out.special_suffix()}) {
     for (const std::int64_t id : *ids) {

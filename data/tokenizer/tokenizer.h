@@ -29,7 +29,8 @@ struct TokenSpan {
 /// Supported: model BPE; normalizers NFC, NFD, NFKC, NFKD, Replace, Prepend, Strip; pre-tokenizers Split,
 /// Digits, Punctuation, Metaspace, ByteLevel; decoders ByteLevel, ByteFallback, Fuse, Replace, Strip,
 /// Metaspace; post-processors TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel; Sequences of
-/// each. Anything else in the file is an Error that names it. The sections `truncation` and `padding` are not applied.
+/// each. Anything else in the file is an Error that names it. The sections `truncation` and `padding` are not
+/// applied.
 ///
 /// Classes such as `\p{L}` follow the Unicode version of the installed PCRE2 (Unicode 14 for PCRE2 10.42).
 /// Letters, marks and digits assigned later count as symbols here. The `tokenizers` library may have a newer
@@ -42,7 +43,8 @@ class Tokenizer {
   /// Reads `tokenizer.json`, or the file of that name in a directory, and the tokens that the files beside it
   /// declare (`tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`), as AutoTokenizer of
   /// transformers 5 does (declared_tokens.h). Throws Error naming the file and what is wrong in it; warns of
-  /// tokens that have another id than the file says.
+  /// tokens that have another id than the file says, and where AutoTokenizer would not do what tokenizer.json
+  /// says (tokenizer_class.h).
   static Tokenizer load(const std::filesystem::path& directory_or_file);
 
   /// Ids of `text`. `add_special` includes the tokens that the post-processor puts around the text. Added

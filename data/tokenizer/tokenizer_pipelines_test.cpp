@@ -1,5 +1,6 @@
-// Compares with the results of the `tokenizers` library (tools/goldens/make_tokenizer_pipelines.py): ids, offsets, text whole
-// and streamed, normalised text, pieces. NEMOCUBE_TOKENIZER_PIPELINES=FOLDER reads a larger set, and prints how much was read.
+// Compares with the results of the `tokenizers` library (tools/goldens/make_tokenizer_pipelines.py): ids,
+// offsets, text whole and streamed, normalised text, pieces. NEMOCUBE_TOKENIZER_PIPELINES=FOLDER reads a
+// larger set, and prints how much was read.
 #include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -150,8 +151,8 @@ TEST_CASE("pipelines: pieces against the tokenizers library") {
 }
 
 TEST_CASE("metaspace: a long line without spaces takes time that grows with its length") {
-  // Each round of merging halves the letters, so all symbols take part. A quadratic scan of the first round alone would
-  // compare 2^42 symbols: the test would not end.
+  // Each round of merging halves the symbols, and all take part. A scan of all symbols for each merge would
+  // look at 2^41 of them: the test would not end.
   json vocab = {{"▁", 0}, {"a", 1}};
   std::vector<std::vector<std::string>> merges;
   for (std::string token = "a"; token.size() < 64; token += token) {

@@ -207,7 +207,7 @@ Made with torch {torch} and transformers {transformers}:
 | case | layers | batch x tokens | for |
 |---|---|---|---|
 {rows}
-| tokenizer | | | ids of the `tokenizers` library on texts made to be hard, for five tokenizers made for it (`tools/goldens/make_tokenizer_torture.py`) |
+| tokenizer | | | ids of the `tokenizers` library on texts made to be hard, for five tokenizers made for it (`tools/goldens/make_tokenizer_torture.py`) and for eight pipelines of other steps (`make_tokenizer_pipelines.py`); where AutoTokenizer builds another pipeline (`make_tokenizer_classes.py`) |
 | lora | | | a linear layer and a stack of experts with PEFT's branches: results and gradients in float64 (`tools/goldens/make_lora.py`) |
 | peft | | | adapter directories that PEFT 0.21.2 and 0.18.1 save, and what they add to each weight (`tools/goldens/make_peft.py`) |
 | f32_gate | `E` | 2 x 12 tokens | a bf16 model whose gate is f32, as transformers 5.24.0 holds it: what bf16 does not hold of the gate chooses experts; results in bf16 (`tools/goldens/make_f32_gate.py`) |
