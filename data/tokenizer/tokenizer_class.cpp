@@ -34,11 +34,18 @@ Value split_step(const Value& pattern, const char* behavior) {
 
 // ---- of tokenizer.json ----
 
-void add_steps(const Value& section, bool is_decoder, Value& out) {
+/// Member `key`, or what it stands for where it is absent or null.
+Value member_or(const Value& object, const char* key, const Value& fallback) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? fallback : *found;
+}
+
+/// `list`: the key of the steps of a Sequence. "decoders": steps are those of a decoder.
+void add_steps(const Value& section, const std::string& list, Value& out) {
+  const bool is_decoder = list == "decoders";
   const std::string type = section.at("type");
   if (type == "Sequence") {
-    for (const char* key : {"normalizers", "pretokenizers", "decoders"})
-      for (const Value& step : section.value(key, Value::array())) add_steps(step, is_decoder, out);
+    for (const Value& step : section.at(list)) add_steps(step, list, out);
     return;
   }
   Value one = section;
@@ -46,28 +53,28 @@ void add_steps(const Value& section, bool is_decoder, Value& out) {
     one = {{"type", type}};
     if (!is_decoder) {
       one["add_prefix_space"] = section.at("add_prefix_space");
-      one["use_regex"] = section.value("use_regex", true);
+      one["use_regex"] = member_or(section, "use_regex", true);
     }
   } else if (type == "Metaspace") {
     one = {{"type", type}, {"replacement", section.at("replacement")}};
-    one["prepend_scheme"] = section.value("prepend_scheme", "always");
-    if (!is_decoder) one["split"] = section.value("split", true);
+    one["prepend_scheme"] = member_or(section, "prepend_scheme", "always");
+    if (!is_decoder) one["split"] = member_or(section, "split", true);
   }
   out.push_back(std::move(one));
 }
 
 /// The steps of a section in one list, without keys that change neither ids nor text.
-Value steps_of(const JsonRef& tokenizer, const char* section) {
+Value steps_of(const JsonRef& tokenizer, const char* section, const char* list) {
   Value out = Value::array();
-  if (const auto spec = tokenizer.find(section))
-    add_steps(spec->value(), std::string_view(section) == "decoder", out);
+  if (const auto spec = tokenizer.find(section)) add_steps(spec->value(), list, out);
   return out;
 }
 
 Pipeline pipeline_of(const JsonRef& tokenizer) {
   const JsonRef model = tokenizer.at("model");
-  Pipeline out{steps_of(tokenizer, "normalizer"), steps_of(tokenizer, "pre_tokenizer"),
-               steps_of(tokenizer, "decoder")};
+  Pipeline out{steps_of(tokenizer, "normalizer", "normalizers"),
+               steps_of(tokenizer, "pre_tokenizer", "pretokenizers"),
+               steps_of(tokenizer, "decoder", "decoders")};
   out.byte_fallback = model.boolean_or("byte_fallback", false);
   out.ignore_merges = model.boolean_or("ignore_merges", false);
   out.fuse_unk = model.boolean_or("fuse_unk", false);

@@ -69,4 +69,20 @@ TEST_CASE("tokenizer classes: nothing is said where the class is not known") {
   CHECK(line_of(file, {{"model_type", 5}, {"tokenizer_class", 5}}, json(nullptr)).empty());
 }
 
+TEST_CASE("tokenizer classes: null is the default, and a Sequence has one list of steps") {
+  const json golden = tok_test::read_golden("classes.json");
+  const json bytes = {{"tokenizer_class", "GPT2Tokenizer"}},
+             characters = {{"tokenizer_class", "LlamaTokenizer"}};
+  Json file = with_model(golden, "bytes");
+  file["pre_tokenizer"]["use_regex"] = nullptr;
+  CHECK(line_of(file, {{"model_type", "llama"}}, bytes).empty());
+  file = with_model(golden, "always");
+  file["decoder"]["normalizers"] = 5;
+  file["pre_tokenizer"]["prepend_scheme"] = nullptr;
+  json legacy = characters;
+  legacy["legacy"] = true;
+  CHECK(line_of(file, {{"model_type", "llama"}}, legacy).empty());
+  CHECK_FALSE(line_of(file, {{"model_type", "llama"}}, characters).empty());
+}
+
 }  // namespace
