@@ -11,8 +11,8 @@ namespace nemocube::tok {
 
 /// The `pre_tokenizer` of a tokenizer.json: Split, Digits, Punctuation, Metaspace, ByteLevel and Sequence.
 /// Digits are \p{N}. Punctuation is \p{P} and the ASCII symbols $+<=>^`|~. The `tokenizers` library has the
-/// table of Unicode 8 for punctuation, PCRE2 a newer one: 104 characters up to Unicode 14 are punctuation here
-/// alone, and U+166D and U+111C9 there alone.
+/// table of Unicode 8 for punctuation, PCRE2 a newer one: 104 characters up to Unicode 14 are punctuation
+/// here alone, and U+166D and U+111C9 there alone.
 class PreTokenizer {
  public:
   /// `spec` may be absent: the text is then one piece. Throws Error naming a component that is not supported.

@@ -24,8 +24,8 @@
 /// The z loss (w = z_loss_weight of LogitOptions) keeps the largest logit m = max_v z'[v] of labelled rows
 /// small. With a tape and without
 ///     loss += w m^2                dz'[v] += 2 w m grad_scale dloss        at the first v of z'[v] = m
-/// Its gradient costs two more passes over the logits; the loss alone costs none. Source: Baichuan 2's
-/// modeling_baichuan.py, which takes the mean of m^2 over all rows, labelled or not.
+/// Its gradient costs two more passes over the logits; the loss alone costs none. Source: Baichuan 2, whose
+/// own code takes the mean of m^2 over all rows, labelled or not.
 ///
 /// The vocabulary may be cut over ranks (VocabularyPart). Each rank then passes the logits of its own tokens,
 /// and all pass the same labels. For each row, with sums and maximum over the ranks as well:

@@ -42,8 +42,8 @@ struct RopeConfig {
 std::int64_t rotary_width(const RopeConfig& rope, std::int64_t head_dim);
 
 /// The inverse frequencies f_i of the n/2 pairs of channels, n = rotary_width(), and the attention factor A
-/// that cosines and sines are multiplied by. `longest`: positions of the longest sequence of the batch, on which
-/// dynamic and longrope depend.
+/// that cosines and sines are multiplied by. `longest`: positions of the longest sequence of the batch, on
+/// which dynamic and longrope depend.
 ///
 ///   default   f_i = theta^(-2i/n), A = 1
 ///   linear    f_i / factor
