@@ -28,7 +28,8 @@ Tensor noise_magnitude(const Sequences& whole, double alpha, std::int64_t hidden
 }
 
 double rounded(double value, DType dtype) {
-  return Tensor::scalar(value, DType::f64, Device::cpu).to(dtype).to_vector().front();
+  const Tensor on_host = Tensor::scalar(value, DType::f64, Device::cpu);  // a number that the host needs
+  return on_host.to(dtype).to_vector().front();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "data/datasets/describe.h"
 #include "data/json/json.h"
 #include "data/json/test_dir.h"
+#include "data/text/moment.h"
 #include "tests/support/paths.h"
 #include "train/datasets/recipe_datasets.h"
 
@@ -60,7 +61,8 @@ TEST_CASE("data sets: rows are those of AutoModel's classes") {
     const TestDir dir;
     make_tokenizer(dir.path(), golden);
     for (const auto& [name, text] : goldens["files"].items()) spit(dir / name, text.get<std::string>());
-    const Recipe recipe = recipe_of(golden, dir.path());
+    Recipe recipe = recipe_of(golden, dir.path());
+    recipe.moment = parse_moment(goldens["day"]);  // some templates show it
     const auto dataset =
         recipe_dataset(recipe, *recipe.dataset, recipe_tokenizer(recipe, *recipe.dataset), nullptr, false);
     REQUIRE(dataset->size() == static_cast<std::int64_t>(golden["rows"].size()));

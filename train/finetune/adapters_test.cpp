@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/test_models.h"
@@ -214,9 +215,9 @@ TEST_CASE("peft: a pattern that fits nothing is refused, with what may be meant"
   // Of a model of texts and images.
   const ChosenAdapters language = choose(all_but({"*vision_tower*", "lm_head"}));
   CHECK(modules_of(language) == modules_of(choose(all_but({"lm_head"}))));
-  CHECK(language.warnings ==
-        std::vector<std::string>{"peft.exclude_modules: '*vision_tower*' fits nothing: the language model "
-                                 "alone is trained here"});
+  CHECK(std::ranges::count(language.warnings,
+                           "peft.exclude_modules: '*vision_tower*' fits nothing: the language model alone is "
+                           "trained here") == 1);
   CHECK(has(fault(targets({"*.("})), "peft.target_modules: '*.(' is no pattern of module names: "));
 }
 
