@@ -94,6 +94,25 @@ TEST_CASE("forward: against golden logits, loss and gradients of Hugging Face") 
   for (const fs::path& dir : cases) check_golden(dir, {program()}, {}, f32);
 }
 
+TEST_CASE("forward: adapters of models of other families, against logits of PEFT") {
+  std::size_t cases = 0;
+  for (const auto& entry : fs::directory_iterator(goldens / "adapters")) {
+    const fs::path adapter = entry.path(), model = goldens / adapter.filename();
+    CAPTURE(model.string());
+    const TestDir scratch;
+    const fs::path output = scratch / "out.safetensors";
+    const ProcessResult run =
+        run_process({program(), "forward", "--model", model.string(), "--adapter", adapter.string(),
+                     "--input", (model / "input.safetensors").string(), "--output", output.string()});
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    CHECK(relative_error(SafetensorsFile(output).tensor("logits"),
+                         SafetensorsFile(adapter / "expected.safetensors").tensor("logits")) <= f32.logits);
+    ++cases;
+  }
+  CHECK(cases >= 9);
+}
+
 TEST_CASE("forward: on cuda, against golden logits, loss and gradients of Hugging Face" *
           doctest::test_suite("cuda")) {
   if (!has_cuda_for_programs()) return;

@@ -20,6 +20,7 @@ import math
 import pathlib
 import shutil
 
+import peft
 import safetensors.torch
 import torch
 import transformers
@@ -420,6 +421,38 @@ def make_case(name, case, out, report):
         print(f"    float32: logits {distance(logits32, logits):.1e}, gradients {worst:.1e}, 20 losses {drift:.1e}")
 
 
+# The layers that get an adapter of PEFT.
+ADAPTED = {
+    "llama": ["q_proj", "down_proj"], "mistral": ["v_proj", "gate_proj"], "ministral3": ["k_proj", "up_proj"],
+    "qwen2": ["q_proj", "o_proj"], "qwen3": ["k_proj", "o_proj"], "gemma3": ["q_proj", "down_proj"],
+    "gemma3_biases": ["o_proj", "lm_head"], "phi": ["k_proj", "dense", "fc1"], "phi_norms": ["fc2", "lm_head"],
+}
+
+
+def make_adapter(name, targets, out):
+    """A random adapter of a case, and the logits of PEFT in float64 for the input of the case."""
+    source, directory = out / name, out / "adapters" / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    gen = torch.Generator().manual_seed(CASES[name]["seed"] + 1000)
+    model = peft.get_peft_model(load(source, torch.float64), peft.LoraConfig(r=2, lora_alpha=3, target_modules=targets))
+    model.eval()
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if "lora_" in key:
+                p.copy_((0.3 * torch.randn(p.shape, generator=gen, dtype=torch.float64)).float())
+    tensors = peft.get_peft_model_state_dict(model)
+    files.write_tensors(directory / "adapter_model.safetensors", {k: v.float().contiguous() for k, v in tensors.items()})
+    files.write_json(directory / "adapter_config.json", {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 3, "target_modules": targets, "bias": "none"})
+    ids = safetensors.torch.load_file(source / "input.safetensors")["input_ids"]
+    with torch.no_grad(), widened():
+        logits = model(input_ids=ids, use_cache=False).logits
+    assert logits.dtype == torch.float64
+    files.write_tensors(directory / "expected.safetensors", {"logits": logits.float()})
+    print(f"adapters/{name}: {sum(f.stat().st_size for f in directory.iterdir()) / 1e3:.0f} kB")
+
+
 def make_frequencies(out):
     directory = out / "rope"
     shutil.rmtree(directory, ignore_errors=True)
@@ -451,6 +484,8 @@ def main():
         make_frequencies(args.out)
     for name in args.only:
         make_case(name, CASES[name], args.out, args.report)
+        if name in ADAPTED:
+            make_adapter(name, ADAPTED[name], args.out)
 
 
 if __name__ == "__main__":
