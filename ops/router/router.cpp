@@ -102,7 +102,8 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   const ZoneTimer timer(forward_zone);
   const Tensor logits = compute_logits(x.value(), gate.value(), acc);
   const Device device = logits.device();
-  const Tensor scores = Tensor::empty(logits.shape(), acc, device);
+  const Tensor scores =
+      uses_scores(options, correction_bias) ? Tensor::empty(logits.shape(), acc, device) : Tensor();
   Routing routing;
   routing.weights =
       make_result(Tensor::empty({tokens, options.top_k}, acc, device), ctx.records({&x, &gate}));
@@ -127,14 +128,16 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
     aux = auxiliary_losses(routing, logits, scores, correction_bias, options, sequences, totals);
 
   if (routing.weights.needs_grad())
-    ctx.tape->record("router", [kept = Kept(x), nx = x.node(), gate, scores, experts = routing.choice.experts,
-                                options, aux, acc, out = routing.weights.node(), tape = ctx.tape] {
+    ctx.tape->record("router", [kept = Kept(x), nx = x.node(), gate, experts = routing.choice.experts,
+                                scores = backward_uses_scores(options) ? scores : Tensor(),
+                                logits = backward_uses_logits(options) ? logits : Tensor(), options, aux, acc,
+                                out = routing.weights.node(), tape = ctx.tape] {
       if (!out->filled() && !aux.factors.defined() && !aux.logits.defined()) return;
       static Zone backward_zone("router/backward");
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dweights = out->filled() ? out->take() : Tensor();
-      const Tensor dlogits = Tensor::empty(scores.shape(), acc, scores.device());
-      router_backward(dlogits, dweights, scores, experts, options, aux);
+      const Tensor dlogits = Tensor::empty({experts.rows(), options.experts}, acc, experts.device());
+      router_backward(dlogits, dweights, scores, logits, experts, options, aux);
       const Tensor rows = kept.get();
       Tensor terms;
       if (nx) terms = give_input_gradient(*nx, rows, dlogits, gate.value());

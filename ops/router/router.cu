@@ -2,30 +2,13 @@
 #include <cfloat>
 #include <cmath>
 
-#include "core/add_kernels.h"
-#include "core/cuda/device.cuh"
-#include "core/cuda/rows.cuh"
-#include "core/cuda/warp.cuh"
+#include "ops/router/router.cuh"
 #include "ops/router/router_kernels.h"
 
 // A warp has a token: thread l has experts l, l + 32, .. of it. Sums over the chosen experts are in their
 // order, as on the CPU; those over all experts are sums of the threads, added in a fixed order.
-namespace nemocube::cuda {
+namespace nemocube::cuda::router {
 namespace {
-
-constexpr int warps_of_block = 8;
-constexpr float tiny = 1e-20F;  // keeps a sum of scores above 0
-
-__device__ int own_lane() { return threadIdx.x % warp_threads; }
-__device__ std::int64_t own_token(int warps) {
-  return std::int64_t{blockIdx.x} * warps + threadIdx.x / warp_threads;
-}
-
-/// Calls fn(i) for the numbers of the thread among `count`.
-template <class Fn>
-__device__ void for_own(int count, Fn&& fn) {
-  for (int i = own_lane(); i < count; i += warp_threads) fn(i);
-}
 
 /// The sum of value(j) for j in [0, count), from the first to the last, in all threads. Thread j % 32 calls
 /// value(j).
@@ -98,9 +81,26 @@ __device__ float group_score(const unsigned* keys, int size, int group) {
   return value_of(first) + value_of(second);
 }
 
+/// Softmax over the logits of the chosen experts, in all threads. The largest of them adds 1 to the sum.
+class ChosenSoftmax {
+ public:
+  __device__ ChosenSoftmax(const float* logits, const int* chosen, int k) : logits_(logits), chosen_(chosen) {
+    for_own(k, [&](int j) { most_ = fmaxf(most_, logits[chosen[j]]); });
+    most_ = warp_max(most_);
+    sum_ = sum_in_order(k, [&](int j) { return power(j); });
+  }
+  __device__ float operator()(int j) const { return power(j) / sum_; }
+
+ private:
+  __device__ float power(int j) const { return expf(logits_[chosen_[j]] - most_); }
+  const float* logits_;
+  const int* chosen_;
+  float most_ = -INFINITY, sum_;
+};
+
 struct ChooseTensors {
   const float* logits = nullptr;  // null: the scores are there
-  float* scores = nullptr;        // [tokens, n]
+  float* scores = nullptr;        // [tokens, n]; with softmax null: not wanted
   const float* bias = nullptr;    // null: none
   Rows<int> experts = {};
   Rows<float> weights = {};              // null: not wanted
@@ -110,6 +110,7 @@ struct ChooseTensors {
   int n = 0, k = 0, groups = 1, group_size = 0, top_groups = 1;
   float scaling = 1;
   bool select = false, balanced = false, normalise = false;
+  bool by_logits = false;  // with softmax scores: these are selected by logits
 };
 
 /// Marks the k chosen keys of a token as taken. Afterwards each thread sees the marks of all.
@@ -130,6 +131,7 @@ __device__ void mark_chosen(const ChooseTensors& t, unsigned* keys) {
   for (int j = 0; j < t.k; ++j) largest.take();
 }
 
+template <bool softmax>
 __global__ void choose_kernel(const ChooseTensors t) {
   extern __shared__ unsigned keys_of_block[];  // for each warp n keys of experts, then those of groups
   const int lane = own_lane(), warp = threadIdx.x / warp_threads;
@@ -140,16 +142,28 @@ __global__ void choose_kernel(const ChooseTensors t) {
   float* const scores = t.scores + token * t.n;
   int* const chosen = t.experts.row(token);
 
-  for_own(t.n, [&](int i) {
-    float s;
-    if (t.logits) {
-      s = 1 / (1 + expf(-t.logits[token * t.n + i]));
-      scores[i] = s;
-    } else {
-      s = scores[i];
-    }
-    if (with_keys) keys[i] = key_of(t.bias ? s + t.bias[i] : s);
-  });
+  if constexpr (softmax) {
+    const float* const logits = t.logits + token * t.n;
+    const ExpSum of = t.scores ? exp_sum(logits, t.n) : ExpSum{0, 1};
+    const float each = 1 / of.sum;
+    for_own(t.n, [&](int i) {
+      const float l = logits[i];
+      float s = l;
+      if (t.scores) scores[i] = s = expf(l - of.most) * each;
+      if (with_keys) keys[i] = key_of(t.by_logits ? l : t.bias ? s + t.bias[i] : s);
+    });
+  } else {
+    for_own(t.n, [&](int i) {
+      float s;
+      if (t.logits) {
+        s = 1 / (1 + expf(-t.logits[token * t.n + i]));
+        scores[i] = s;
+      } else {
+        s = scores[i];
+      }
+      if (with_keys) keys[i] = key_of(t.bias ? s + t.bias[i] : s);
+    });
+  }
 
   const auto choose = [&](int j, int expert) {
     chosen[j] = expert;
@@ -173,11 +187,20 @@ __global__ void choose_kernel(const ChooseTensors t) {
 
   if (!t.weights) return;
   __syncwarp();  // scores and chosen
+  if constexpr (softmax) {
+    if (t.normalise) {
+      const ChosenSoftmax share(t.logits + token * t.n, chosen, t.k);
+      for_own(t.k, [&](int j) { t.weights.row(token)[j] = share(j) * t.scaling; });
+    } else {
+      for_own(t.k, [&](int j) { t.weights.row(token)[j] = scores[chosen[j]] * t.scaling; });
+    }
+    return;
+  }
   const float sum = sum_of_scores(scores, chosen, t.k), z = t.normalise ? sum + tiny : 1;
   for_own(t.k, [&](int j) { t.weights.row(token)[j] = scores[chosen[j]] / z * t.scaling; });
 }
 
-void launch_choose(const char* name, ChooseTensors t, const RouterOptions& o) {
+void launch_choose(const char* name, void (*kernel)(ChooseTensors), ChooseTensors t, const RouterOptions& o) {
   if (t.tokens == 0) return;
   t.n = static_cast<int>(o.experts);
   t.k = static_cast<int>(o.top_k);
@@ -196,29 +219,31 @@ void launch_choose(const char* name, ChooseTensors t, const RouterOptions& o) {
             " experts and groups, got ", o.experts, " experts in ", o.groups, " groups");
     while (warps > 1 && warps * bytes > 48 * 1024) warps /= 2;
   }
-  launch_shared(name, choose_kernel, blocks_for(t.tokens, warps), static_cast<unsigned>(warps) * warp_threads,
+  launch_shared(name, kernel, blocks_for(t.tokens, warps), static_cast<unsigned>(warps) * warp_threads,
                 static_cast<std::size_t>(warps * bytes), t);
 }
 
 void choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
             const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen,
             const Tensor& offsets) {
+  const bool softmax = options.scores == RouterScores::softmax;
   launch_choose(
-      "router: choice and weights",
+      "router: choice and weights", softmax ? choose_kernel<true> : choose_kernel<false>,
       {.logits = data_of<float>(logits),
-       .scores = data_of<float>(scores),
+       .scores = scores ? data_of<float>(scores) : nullptr,
        .bias = bias ? data_of<float>(bias) : nullptr,
        .experts = rows_of<std::int32_t>(experts),
        .weights = rows_of<float>(weights),
        .counts = counts ? reinterpret_cast<unsigned long long*>(data_of<std::int64_t>(counts)) : nullptr,
-       .tokens = scores.rows(),
+       .tokens = logits.rows(),
        .offsets = offsets ? data_of<std::int64_t>(offsets) : nullptr,
-       .select = !chosen},
+       .select = !chosen,
+       .by_logits = selects_by_logits(options, bias)},
       options);
 }
 
 void select(const Tensor& experts, const Tensor& scores, const Tensor& bias, const RouterOptions& options) {
-  launch_choose("router: choice",
+  launch_choose("router: choice", choose_kernel<false>,
                 {.scores = data_of<float>(scores),
                  .bias = bias ? data_of<float>(bias) : nullptr,
                  .experts = rows_of<std::int32_t>(experts),
@@ -227,44 +252,10 @@ void select(const Tensor& experts, const Tensor& scores, const Tensor& bias, con
                 options);
 }
 
-/// Offsets of the parts that tokens form; null: one part.
-struct Parts {
-  const std::int64_t* offsets = nullptr;
-  int count = 1;
-  explicit Parts(const Tensor& t) {
-    if (!t.defined()) return;
-    offsets = data_of<std::int64_t>(t);
-    count = static_cast<int>(t.numel() - 1);
-  }
-  /// The part of a token: the last one that begins with it or before; -1 for a spare row.
-  __device__ int of(std::int64_t token) const {
-    if (!offsets) return 0;
-    if (token >= offsets[count]) return -1;
-    int low = 0, high = count;
-    while (high - low > 1) {
-      const int middle = low + (high - low) / 2;
-      (offsets[middle] <= token ? low : high) = middle;
-    }
-    return low;
-  }
-  __device__ std::int64_t tokens_of(int part, std::int64_t all) const {
-    return offsets ? offsets[part + 1] - offsets[part] : all;
-  }
-};
-
-/// log sum_i exp l_i, in all threads.
-__device__ float log_sum(const float* logits, int n) {
-  float most = -INFINITY, sum = 0;
-  for_own(n, [&](int i) { most = fmaxf(most, logits[i]); });
-  most = warp_max(most);
-  for_own(n, [&](int i) { sum += expf(logits[i] - most); });
-  return most + logf(warp_sum(sum));
-}
-
 struct BackwardTensors {
   float* dlogits;
   Rows<float> dweights;  // null: zero
-  const float* scores;
+  const float* scores;   // null where softmax does not need them
   Rows<int> experts;
   const float* factors;  // [parts, n]; null: none
   Parts parts;
@@ -326,272 +317,83 @@ __global__ void __launch_bounds__(warps_of_block* warp_threads) backward_kernel(
   for_own(t.k, [&](int j) { dlogits[chosen[j]] = gradient(chosen[j], t.scaling * (dw[j] - mixed) / z); });
 }
 
-void backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores, const Tensor& experts,
-              const RouterOptions& o, const AuxGradient& aux) {
+/// `all_logits` [tokens, n]: for normalised weights, else not read.
+__global__ void __launch_bounds__(warps_of_block* warp_threads)
+    softmax_backward_kernel(const BackwardTensors t, const float* all_logits) {
+  const std::int64_t token = own_token(warps_of_block);
+  if (token >= t.tokens) return;
+  float* const dlogits = t.dlogits + token * t.n;
+  const int part = t.parts.of(token);
+  if (part < 0) {
+    for_own(t.n, [&](int i) { dlogits[i] = 0; });
+    return;
+  }
+  const float* const factors = t.factors ? t.factors + std::int64_t{part} * t.n : nullptr;
+  const float* const logits = t.logits ? t.logits + token * t.n : nullptr;
+  const float* const scores = t.scores + token * t.n;
+  const int* const chosen = t.experts.row(token);
+  const float* const dw = t.dweights ? t.dweights.row(token) : nullptr;
+  const bool sparse = dw && t.normalise, dense = factors || (dw && !t.normalise);
+
+  float mixed = 0;  // the sum of ds s over all experts
+  if (factors) {
+    for_own(t.n, [&](int i) { mixed += factors[i] * scores[i]; });
+    mixed = warp_sum(mixed);
+  }
+  if (dw && !t.normalise)
+    mixed += t.scaling * sum_in_order(t.k, [&](int j) { return dw[j] * scores[chosen[j]]; });
+  float lse = 0, z_factor = 0;
+  if (logits) {
+    lse = log_sum(logits, t.n);
+    z_factor = static_cast<float>(t.z_scale / static_cast<double>(*t.count)) * lse;
+  }
+  // The gradient of logit i, when that of its score is `ds` but for the losses, and that of its share among
+  // the chosen logits adds `d`.
+  const auto gradient = [&](int i, float ds, float d) {
+    if (dense) d += scores[i] * (ds + (factors ? factors[i] : 0) - mixed);
+    if (logits) d += z_factor * expf(logits[i] - lse);
+    return d;
+  };
+  for_own(t.n, [&](int i) { dlogits[i] = gradient(i, 0, 0); });
+  if (!dw) return;
+  __syncwarp();  // dlogits
+  if (!sparse) {
+    for_own(t.k, [&](int j) { dlogits[chosen[j]] = gradient(chosen[j], t.scaling * dw[j], 0); });
+    return;
+  }
+  const ChosenSoftmax share(all_logits + token * t.n, chosen, t.k);
+  const float mean = sum_in_order(t.k, [&](int j) { return dw[j] * share(j); });
+  for_own(t.k, [&](int j) {
+    dlogits[chosen[j]] = gradient(chosen[j], 0, t.scaling * (share(j) * (dw[j] - mean)));
+  });
+}
+
+void backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores, const Tensor& logits,
+              const Tensor& experts, const RouterOptions& o, const AuxGradient& aux) {
   const BackwardTensors t{.dlogits = data_of<float>(dlogits),
                           .dweights = rows_of<float>(dweights),
-                          .scores = data_of<float>(scores),
+                          .scores = scores ? data_of<float>(scores) : nullptr,
                           .experts = rows_of<std::int32_t>(experts),
                           .factors = aux.factors ? data_of<float>(aux.factors) : nullptr,
                           .parts = Parts(aux.offsets),
                           .logits = aux.logits ? data_of<float>(aux.logits) : nullptr,
                           .count = aux.tokens ? data_of<std::int64_t>(aux.tokens) : nullptr,
                           .z_scale = aux.z_scale,
-                          .tokens = scores.rows(),
+                          .tokens = dlogits.rows(),
                           .n = static_cast<int>(o.experts),
                           .k = static_cast<int>(o.top_k),
                           .scaling = static_cast<float>(o.scaling),
                           .normalise = o.normalise};
-  if (t.tokens > 0)
-    launch("router backward", backward_kernel, blocks_for(t.tokens, warps_of_block),
-           warps_of_block * warp_threads, t);
+  if (t.tokens == 0) return;
+  const unsigned blocks = blocks_for(t.tokens, warps_of_block), threads = warps_of_block * warp_threads;
+  if (o.scores == RouterScores::softmax)
+    launch("router backward", softmax_backward_kernel, blocks, threads, t,
+           static_cast<const float*>(logits ? data_of<float>(logits) : nullptr));
+  else
+    launch("router backward", backward_kernel, blocks, threads, t);
 }
 
-constexpr int count_threads = 256;
-
-__global__ void __launch_bounds__(count_threads)
-    count_kernel(Rows<std::int64_t> table, Rows<int> experts, Parts parts, std::int64_t tokens, int n,
-                 int k) {
-  const std::int64_t at = std::int64_t{blockIdx.x} * count_threads + threadIdx.x;
-  if (at < parts.count) table.row(at)[n] = parts.tokens_of(static_cast<int>(at), tokens);
-  if (n == 0 || at >= tokens * k) return;
-  const std::int64_t token = at / k;
-  const int part = parts.of(token);
-  if (part < 0) return;
-  atomicAdd(reinterpret_cast<unsigned long long*>(table.row(part) + experts.row(token)[at % k]), 1ULL);
-}
-
-void count(const Tensor& table, const Tensor& experts, const Tensor& offsets) {
-  if (table.rows() == 0) return;
-  const int n = static_cast<int>(table.cols() - 1), k = static_cast<int>(experts.cols());
-  if (n > 0) table.zero();
-  const std::int64_t tokens = experts.rows(), choices = n > 0 ? tokens * k : 0;
-  launch("router: count", count_kernel, blocks_for(std::max(choices, table.rows()), count_threads),
-         count_threads, rows_of<std::int64_t>(table), rows_of<std::int32_t>(experts), Parts(offsets), tokens,
-         n, k);
-}
-
-// A block has 32 columns, each of its warps a share of the parts.
-__global__ void __launch_bounds__(count_threads)
-    sum_parts_kernel(std::int64_t* sum, Rows<std::int64_t> table, std::int64_t parts, std::int64_t n) {
-  constexpr int warps = count_threads / warp_threads;
-  __shared__ std::int64_t of_warps[warps][warp_threads];
-  const int warp = static_cast<int>(threadIdx.x) / warp_threads;
-  const std::int64_t i = std::int64_t{blockIdx.x} * warp_threads + own_lane();
-  std::int64_t own = 0;
-  if (i < n) {
-#pragma unroll 8
-    for (std::int64_t q = warp; q < parts; q += warps) own += table.row(q)[i];
-  }
-  of_warps[warp][own_lane()] = own;
-  __syncthreads();
-  if (warp > 0 || i >= n) return;
-  for (int other = 1; other < warps; ++other) own += of_warps[other][own_lane()];
-  sum[i] = own;
-}
-
-void sum_parts(const Tensor& sum, const Tensor& table) {
-  launch("router: sum of parts", sum_parts_kernel, blocks_for(sum.numel(), warp_threads), count_threads,
-         data_of<std::int64_t>(sum), rows_of<std::int64_t>(table), table.rows(), sum.numel());
-}
-
-struct BalanceTensors {
-  Rows<std::int64_t> table;
-  const std::int64_t *tokens, *whole, *totals;
-  Rows<float> sequences, sum;
-  float *microbatch, *global;  // null, as `sequences`: no such loss
-  std::int64_t parts;
-  int n;
-  // Coefficient times E / k.
-  double of_sequences, of_microbatch, of_global;
-  float scale;
-};
-
-// A block has a part.
-__global__ void __launch_bounds__(count_threads) balance_kernel(const BalanceTensors t) {
-  const std::int64_t part = blockIdx.x;
-  const auto tokens_of = [&](std::int64_t q) { return t.table.row(q)[t.n]; };
-  const auto each = [](double coef, std::int64_t counted, std::int64_t tokens) {
-    return coef / (static_cast<double>(counted) * static_cast<double>(tokens));
-  };
-  double of_sequence = 0;
-  if (t.sequences) {
-    int filled = 0;
-    for (std::int64_t first = 0; first < t.parts; first += count_threads) {
-      const std::int64_t q = first + threadIdx.x;
-      filled += __syncthreads_count(q < t.parts && tokens_of(q) > 0);
-    }
-    const std::int64_t tokens = tokens_of(part);
-    if (tokens > 0) of_sequence = each(t.of_sequences / filled, tokens, tokens);
-  }
-  const double of_microbatch = t.microbatch ? each(t.of_microbatch, *t.tokens, *t.tokens) : 0,
-               of_global = t.global ? each(t.of_global, t.totals[t.n], *t.tokens) : 0;
-  for (int i = threadIdx.x; i < t.n; i += count_threads) {
-    const auto factor = [i](double of_count, const std::int64_t* counts) {
-      return static_cast<float>(of_count * static_cast<double>(counts[i]));
-    };
-    float sum = 0;
-    if (t.sequences) t.sequences.row(part)[i] = sum = factor(of_sequence, t.table.row(part));
-    if (t.microbatch) {
-      const float own = factor(of_microbatch, t.whole);
-      if (part == 0) t.microbatch[i] = own;
-      sum += own;
-    }
-    if (t.global) {
-      const float own = factor(of_global, t.totals);
-      if (part == 0) t.global[i] = own;
-      sum += own;
-    }
-    t.sum.row(part)[i] = sum * t.scale;
-  }
-}
-
-void balance(const BalanceFactors& f, const RouterOptions& o) {
-  const double per_choice = static_cast<double>(o.experts) / static_cast<double>(o.top_k);
-  const std::int64_t* whole = data_of<std::int64_t>(f.whole);
-  const BalanceTensors t{.table = rows_of<std::int64_t>(f.table),
-                         .tokens = whole + (f.whole.numel() - 1),
-                         .whole = whole,
-                         .totals = f.totals ? data_of<std::int64_t>(f.totals) : nullptr,
-                         .sequences = rows_of<float>(f.sequences),
-                         .sum = rows_of<float>(f.sum),
-                         .microbatch = f.microbatch ? data_of<float>(f.microbatch) : nullptr,
-                         .global = f.global ? data_of<float>(f.global) : nullptr,
-                         .parts = f.sum.rows(),
-                         .n = static_cast<int>(o.experts),
-                         .of_sequences = o.seq_aux_loss_coef * per_choice,
-                         .of_microbatch = o.aux_loss_coef * per_choice,
-                         .of_global = o.global_aux_loss_coef * per_choice,
-                         .scale = static_cast<float>(o.aux_grad_scale)};
-  launch("router: balance", balance_kernel, blocks_for(t.parts, 1), count_threads, t);
-}
-
-// Losses: every block sums terms of tokens in f64, warp after warp; one warp adds the sums of the blocks.
-constexpr std::int64_t most_loss_blocks = 512;
-
-struct LossTensors {
-  const float *values, *factors;  // factors null: z-loss of logits, else balancing loss of scores
-  Parts parts;
-  std::int64_t tokens;
-  int n;
-};
-
-__device__ double term_of(const LossTensors& t, std::int64_t token) {
-  const float* const values = t.values + token * t.n;
-  const int part = t.parts.of(token);
-  if (part < 0) return 0;
-  if (!t.factors) {
-    const double lse = log_sum(values, t.n);
-    return lse * lse;
-  }
-  const float* const factors = t.factors + std::int64_t{part} * t.n;
-  double z = 0, sum = 0;
-  for_own(t.n, [&](int i) {
-    z += values[i];
-    sum += static_cast<double>(factors[i]) * values[i];
-  });
-  return warp_sum(sum) / (warp_sum(z) + 1e-20);
-}
-
-__global__ void __launch_bounds__(warps_of_block* warp_threads)
-    loss_kernel(double* partial, const LossTensors t) {
-  __shared__ double of_warps[warps_of_block];
-  double sum = 0;
-  for (std::int64_t token = own_token(warps_of_block); token < t.tokens;
-       token += std::int64_t{gridDim.x} * warps_of_block)
-    sum += term_of(t, token);
-  if (own_lane() == 0) of_warps[threadIdx.x / warp_threads] = sum;
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-  for (int w = 1; w < warps_of_block; ++w) sum += of_warps[w];
-  partial[blockIdx.x] = sum;
-}
-
-/// loss = coef times the sum of `partial`, divided by `tokens` unless that is null.
-__global__ void sum_losses_kernel(double* loss, const double* partial, int count, double coef,
-                                  const std::int64_t* tokens) {
-  double sum = 0;
-  for_own(count, [&](int i) { sum += partial[i]; });
-  sum = warp_sum(sum);
-  if (threadIdx.x == 0) *loss = tokens ? coef * sum / static_cast<double>(*tokens) : sum;
-}
-
-void sum_terms(const Tensor& loss, const LossTensors& t, double coef, const std::int64_t* tokens) {
-  const auto blocks = std::min<std::int64_t>(most_loss_blocks, blocks_for(t.tokens, warps_of_block));
-  const Tensor partial = Tensor::empty({blocks}, DType::f64, loss.device());
-  double* const sums = data_of<double>(partial);
-  if (blocks > 0)
-    launch("router: losses of tokens", loss_kernel, static_cast<unsigned>(blocks),
-           warps_of_block * warp_threads, sums, t);
-  launch("router: loss", sum_losses_kernel, 1, warp_threads, data_of<double>(loss), sums,
-         static_cast<int>(blocks), coef, tokens);
-}
-
-void balance_loss(const Tensor& loss, const Tensor& scores, const Tensor& factors, const Tensor& offsets) {
-  sum_terms(loss,
-            {.values = data_of<float>(scores),
-             .factors = data_of<float>(factors),
-             .parts = Parts(offsets),
-             .tokens = scores.rows(),
-             .n = static_cast<int>(scores.cols())},
-            1, nullptr);
-}
-
-void z_loss(const Tensor& loss, const Tensor& logits, const Tensor& tokens, double coef,
-            const Tensor& offsets) {
-  sum_terms(loss,
-            {.values = data_of<float>(logits),
-             .factors = nullptr,
-             .parts = Parts(offsets),
-             .tokens = logits.rows(),
-             .n = static_cast<int>(logits.cols())},
-            coef, data_of<std::int64_t>(tokens));
-}
-
-void add_to_counts(const Tensor& sum, const Tensor& counts) {
-  if (sum.numel() > 0) add_elements_kernel.on_cuda(sum, sum, counts);
-}
-
-// One block has all experts.
-__global__ void __launch_bounds__(count_threads)
-    bias_kernel(float* bias, const std::int64_t* counts, std::int64_t n, float rate, const double* go,
-                double* finite) {
-  __shared__ std::int64_t of_warps[count_threads / warp_threads];
-  if (*go == 0) return;
-  std::int64_t sum = 0;
-  for (std::int64_t i = threadIdx.x; i < n; i += count_threads) sum += counts[i];
-  sum = warp_sum(sum);
-  if (own_lane() == 0) of_warps[threadIdx.x / warp_threads] = sum;
-  __syncthreads();
-  sum = 0;
-  for (const std::int64_t of_warp : of_warps) sum += of_warp;
-  bool all_finite = true;
-  for (std::int64_t i = threadIdx.x; i < n; i += count_threads) {
-    const std::int64_t share = counts[i] * n;
-    const float moved = bias[i] + (share < sum ? rate : share > sum ? -rate : 0);
-    bias[i] = moved;
-    all_finite = all_finite && isfinite(moved);
-  }
-  if (__syncthreads_or(!all_finite) && threadIdx.x == 0) *finite = 0;
-}
-
-void update_bias(const Tensor& bias, const Tensor& counts, double rate, const UpdateGate& gate) {
-  launch("update_expert_bias", bias_kernel, 1, count_threads, data_of<float>(bias),
-         static_cast<const std::int64_t*>(data_of<std::int64_t>(counts)), bias.numel(),
-         static_cast<float>(rate), static_cast<const double*>(data_of<double>(gate.go)),
-         data_of<double>(gate.finite));
-}
-
-const Provide provided[] = {{router_choose, choose},
-                            {router_select, select},
-                            {router_backward, backward},
-                            {router_count, count},
-                            {router_sum_parts, sum_parts},
-                            {router_balance, balance},
-                            {router_balance_loss, balance_loss},
-                            {router_z_loss, z_loss},
-                            {add_counts_kernel, add_to_counts},
-                            {update_expert_bias_kernel, update_bias}};
+const Provide provided[] = {{router_choose, choose}, {router_select, select}, {router_backward, backward}};
 
 }  // namespace
-}  // namespace nemocube::cuda
+}  // namespace nemocube::cuda::router

@@ -10,12 +10,16 @@
 /// Mixture-of-experts routing: which k of E experts each token goes to, and with what weight.
 namespace nemocube {
 
+/// What makes scores of logits: each one alone, or all of a token together.
+enum class RouterScores { sigmoid, softmax };
+
 struct RouterOptions {
   std::int64_t experts = 0, top_k = 1;
   std::int64_t groups = 1;
   std::int64_t top_groups = 1;  ///< experts come from this many best groups
-  bool normalise = true;        ///< weights of a token add up to `scaling`
-  double scaling = 1;           ///< routed_scaling_factor
+  RouterScores scores = RouterScores::sigmoid;
+  bool normalise = true;  ///< weights of a token add up to `scaling`
+  double scaling = 1;     ///< routed_scaling_factor
   double aux_loss_coef = 0, seq_aux_loss_coef = 0, global_aux_loss_coef = 0, z_loss_coef = 0;
   double aux_grad_scale = 1;  ///< factor on the gradient of the auxiliary losses, not on their values
   /// Tokens are spread evenly whatever their scores are, for measurements of speed (fake_balanced_gate of
@@ -91,13 +95,19 @@ struct Routing {
   Tensor losses;
 };
 
-/// Sigmoid routing with a selection bias:
+/// Routing by scores, with a selection bias:
 ///
-///   l = gate x        s = sigmoid(l)        t = s + correction_bias       (t serves selection only)
+///   l = gate x        sigmoid: s_i = 1 / (1 + exp -l_i)        softmax: s_i = exp l_i / sum_j exp l_j, all E
+///   t = s + correction_bias                                    (t serves selection only)
 ///   groups:  group g holds experts [g E / G, (g + 1) E / G); its score is the sum of its two largest t (of
 ///            its one t where it has one expert); the top_groups best groups stay, others count as -inf
 ///   experts: the top_k largest t in these groups; ties, among experts and groups, go to the lowest index
-///   weights: w_j = s_j scaling, with normalise w_j = s_j / (sum over the chosen s + 1e-20) scaling
+///   weights: w_j = s_j scaling; with normalise
+///            sigmoid: w_j = s_j / (sum over the chosen s + 1e-20) scaling
+///            softmax: w_j = exp l_j / (sum over the chosen exp l) scaling, which is s_j / sum over the chosen
+///            s, and holds also where these s are too small for f32
+/// Softmax scores without correction_bias and with all groups are selected by l. Their order is that of s,
+/// where logits have equal s only by rounding as well.
 /// With `balanced` the experts of a token follow from its position alone, and nothing else changes. Spare
 /// rows of the sequences get experts as with `balanced`; counts, totals and losses leave them out.
 ///
@@ -105,16 +115,22 @@ struct Routing {
 /// layout     row strides free
 /// dtypes     x and gate f32 or bf16, converted to f32 where they differ, or both f64; correction_bias,
 ///            weights and all arithmetic f32 (f64). A token with NaN scores still gets k different experts.
-/// backward   dx and dgate; no gradient for the bias or through the selection. Keeps x, gate, s [T, E], and l
-///            for z-loss.
+/// backward   dx and dgate; no gradient for the bias or through the selection. With n_j = w_j / scaling of the
+///            chosen experts, ds = 0 for the others, and the sums over j those over the chosen:
+///              sigmoid  ds_j = scaling dw_j; with normalise
+///                       ds_j = scaling (dw_j - sum_j dw_j n_j) / (sum_j s_j + 1e-20); dl = ds s (1 - s)
+///              softmax  ds_j = scaling dw_j; dl_i = s_i (ds_i - sum over all i of ds_i s_i); with normalise
+///                       dl_j = scaling n_j (dw_j - sum_j dw_j n_j), and 0 for the others
+///            Keeps x, gate, s [T, E] unless softmax weights are normalised and there are no losses by s; l for
+///            z-loss and for normalised softmax weights.
 /// errors     Error for other shapes, dtypes or sequences, or options that cannot hold (k > experts left by
 ///            the groups, groups that do not divide E), totals of another E, or a replay of other tokens
 /// repeat     as matmul; everything after the logits has the same bits for any number of threads
 /// host       reads nothing
 ///
-/// Auxiliary losses, with p_ti = s_ti / (sum over all i of s_ti + 1e-20) and c_i the number of tokens whose
-/// top_k by unbiased s, groups ignored, include i (as Megatron counts; not `counts`, and no gradient
-/// through c):
+/// Auxiliary losses, with p_ti = s_ti / (sum over all i of s_ti + 1e-20), which is s_ti of softmax, and c_i the
+/// number of tokens whose top_k by unbiased s, groups ignored, include i (as Megatron counts; not `counts`,
+/// and no gradient through c):
 ///   aux_loss      aux_loss_coef E / (k T^2) sum_i c_i sum_t p_ti over all T tokens
 ///   seq_aux_loss  the same with seq_aux_loss_coef over each sequence, averaged over the non-empty sequences
 ///   global_aux_loss

@@ -127,57 +127,135 @@ void add_balance_gradient(T* ds, const T* s, const T* factors, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) ds[i] += (factors[i] - mixed) / z;
 }
 
+/// Softmax over the logits of the chosen experts. The largest of them adds 1 to the sum.
 template <class T>
-void backward_rows(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores, const Tensor& experts,
-                   const RouterOptions& o, const AuxGradient& aux) {
-  const std::int64_t n = o.experts;
-  const double z_factor =
-      aux.logits.defined() ? aux.z_scale / static_cast<double>(*aux.tokens.data<std::int64_t>()) : 0;
-  const auto token = [&](std::int64_t q, std::int64_t t) {
-    T* __restrict d = dlogits.row<T>(t);
-    const T* __restrict s = scores.row<T>(t);
-    if (dweights.defined()) add_weight_gradient(d, s, experts.row<std::int32_t>(t), dweights.row<T>(t), o);
-    if (aux.factors.defined()) add_balance_gradient(d, s, aux.factors.row<T>(q), n);
-    for (std::int64_t i = 0; i < n; ++i) d[i] *= s[i] * (T{1} - s[i]);
-    if (aux.logits.defined()) {
-      const T* l = aux.logits.row<T>(t);
-      const T lse = log_sum(l, n);
-      const T factor = static_cast<T>(z_factor) * lse;
-      for (std::int64_t i = 0; i < n; ++i) d[i] += factor * vec_exp(l[i] - lse);
-    }
-  };
-  parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t t = first; t < last; ++t) std::fill_n(dlogits.row<T>(t), n, T{0});
-    for_tokens(aux.offsets, first, last, token);
-  });
+class ChosenSoftmax {
+ public:
+  ChosenSoftmax(const T* logits, const std::int32_t* chosen, std::int64_t k)
+      : logits_(logits), chosen_(chosen), most_(logits[chosen[0]]) {
+    for (std::int64_t j = 1; j < k; ++j) most_ = std::max(most_, logits[chosen[j]]);
+    for (std::int64_t j = 0; j < k; ++j) sum_ += power(j);
+  }
+  T operator()(std::int64_t j) const { return power(j) / sum_; }
+
+ private:
+  T power(std::int64_t j) const { return vec_exp(logits_[chosen_[j]] - most_); }
+  const T* logits_;
+  const std::int32_t* chosen_;
+  T most_, sum_ = 0;
+};
+
+template <class T>
+void add_z_gradient(T* d, const T* l, std::int64_t n, T z_factor) {
+  const T lse = log_sum(l, n);
+  const T factor = z_factor * lse;
+  for (std::int64_t i = 0; i < n; ++i) d[i] += factor * vec_exp(l[i] - lse);
 }
 
-void set_scores(const Tensor& scores, const Tensor& logits) {
-  const std::int64_t n = scores.cols();
-  visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
-    parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t r = first; r < last; ++r) {
-        T* __restrict s = scores.row<T>(r);
-        const T* __restrict l = logits.row<T>(r);
-        for (std::int64_t i = 0; i < n; ++i) s[i] = sigmoid(l[i]);
-      }
+/// Calls token(dlogits, q, t) for each token t, of part q, with dlogits of zeros, and adds the gradient of
+/// z-loss. Spare rows get zeros.
+template <class T, class Fn>
+void backward_rows(const Tensor& dlogits, const AuxGradient& aux, Fn&& token) {
+  const std::int64_t n = dlogits.cols();
+  const double z_factor =
+      aux.logits.defined() ? aux.z_scale / static_cast<double>(*aux.tokens.data<std::int64_t>()) : 0;
+  parallel_for(dlogits.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t t = first; t < last; ++t) std::fill_n(dlogits.row<T>(t), n, T{0});
+    for_tokens(aux.offsets, first, last, [&](std::int64_t q, std::int64_t t) {
+      T* d = dlogits.row<T>(t);
+      token(d, q, t);
+      if (aux.logits.defined()) add_z_gradient(d, aux.logits.row<T>(t), n, static_cast<T>(z_factor));
     });
   });
 }
 
-void set_weights(const Tensor& weights, const Tensor& scores, const Tensor& experts,
-                 const RouterOptions& options) {
+template <class T>
+void sigmoid_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
+                      const Tensor& experts, const RouterOptions& o, const AuxGradient& aux) {
+  const std::int64_t n = o.experts;
+  backward_rows<T>(dlogits, aux, [&](T* __restrict d, std::int64_t q, std::int64_t t) {
+    const T* __restrict s = scores.row<T>(t);
+    if (dweights.defined()) add_weight_gradient(d, s, experts.row<std::int32_t>(t), dweights.row<T>(t), o);
+    if (aux.factors.defined()) add_balance_gradient(d, s, aux.factors.row<T>(q), n);
+    for (std::int64_t i = 0; i < n; ++i) d[i] *= s[i] * (T{1} - s[i]);
+  });
+}
+
+/// dl = s (ds - sum ds s), where d holds ds.
+template <class T>
+void through_softmax(T* __restrict d, const T* __restrict s, std::int64_t n) {
+  T mixed = 0;
+  for (std::int64_t i = 0; i < n; ++i) mixed += d[i] * s[i];
+  for (std::int64_t i = 0; i < n; ++i) d[i] = s[i] * (d[i] - mixed);
+}
+
+template <class T>
+void softmax_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
+                      const Tensor& logits, const Tensor& experts, const RouterOptions& o,
+                      const AuxGradient& aux) {
+  const std::int64_t n = o.experts, k = o.top_k;
+  const T scaling = static_cast<T>(o.scaling);
+  const bool weighed = dweights.defined(), dense = aux.factors.defined() || (weighed && !o.normalise);
+  backward_rows<T>(dlogits, aux, [&](T* d, std::int64_t q, std::int64_t t) {
+    const std::int32_t* chosen = experts.row<std::int32_t>(t);
+    if (aux.factors.defined()) std::copy_n(aux.factors.row<T>(q), n, d);
+    if (weighed && !o.normalise)
+      for (std::int64_t j = 0; j < k; ++j) d[chosen[j]] += scaling * dweights.row<T>(t)[j];
+    if (dense) through_softmax(d, scores.row<T>(t), n);
+    if (!weighed || !o.normalise) return;
+    const T* dw = dweights.row<T>(t);
+    const ChosenSoftmax<T> share(logits.row<T>(t), chosen, k);
+    T mixed = 0;
+    for (std::int64_t j = 0; j < k; ++j) mixed += dw[j] * share(j);
+    for (std::int64_t j = 0; j < k; ++j) d[chosen[j]] += scaling * (share(j) * (dw[j] - mixed));
+  });
+}
+
+template <class T>
+void softmax_row(T* __restrict s, const T* __restrict l, std::int64_t n) {
+  const T most = largest_of(l, n);
+  for (std::int64_t i = 0; i < n; ++i) s[i] = vec_exp(l[i] - most);
+  const T each = T{1} / sum_of(s, n);
+  for (std::int64_t i = 0; i < n; ++i) s[i] *= each;
+}
+
+template <class T>
+void sigmoid_row(T* __restrict s, const T* __restrict l, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) s[i] = sigmoid(l[i]);
+}
+
+void set_scores(const Tensor& scores, const Tensor& logits, RouterScores kind) {
+  const std::int64_t n = scores.cols();
   visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
-    for (std::int64_t t = 0; t < scores.rows(); ++t) {
-      const T* s = scores.row<T>(t);
+    const auto set = kind == RouterScores::softmax ? softmax_row<T> : sigmoid_row<T>;
+    parallel_for(scores.rows(), token_grain(n), [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t r = first; r < last; ++r) set(scores.row<T>(r), logits.row<T>(r), n);
+    });
+  });
+}
+
+void set_weights(const Tensor& weights, const Tensor& scores, const Tensor& logits, const Tensor& experts,
+                 const RouterOptions& options) {
+  const bool softmax = options.scores == RouterScores::softmax;
+  visit_accumulate("router", weights.dtype(), [&]<class T>(TypeTag<T>) {
+    const T scaling = static_cast<T>(options.scaling);
+    const auto set = [&](std::int64_t t) {
       const auto* chosen = experts.row<std::int32_t>(t);
       T* w = weights.row<T>(t);
+      if (softmax && options.normalise) {
+        const ChosenSoftmax<T> share(logits.row<T>(t), chosen, options.top_k);
+        for (std::int64_t j = 0; j < options.top_k; ++j) w[j] = share(j) * scaling;
+        return;
+      }
+      const T* s = scores.row<T>(t);
       T z = 0;
       for (std::int64_t j = 0; j < options.top_k; ++j) z += s[chosen[j]];
       z = options.normalise ? z + static_cast<T>(router_tiny) : T{1};
-      for (std::int64_t j = 0; j < options.top_k; ++j)
-        w[j] = s[chosen[j]] / z * static_cast<T>(options.scaling);
-    }
+      for (std::int64_t j = 0; j < options.top_k; ++j) w[j] = s[chosen[j]] / z * scaling;
+    };
+    parallel_for(weights.rows(), token_grain(options.top_k), [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t t = first; t < last; ++t) set(t);
+    });
   });
 }
 
@@ -193,22 +271,26 @@ void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bi
 void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
                    const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen,
                    const Tensor& offsets) {
-  set_scores(scores, logits);
+  if (scores.defined()) set_scores(scores, logits, options.scores);
   if (!chosen) {
-    router_select(experts, scores, bias, options);
+    router_select(experts, selects_by_logits(options, bias) ? logits : scores, bias, options);
     const std::int64_t tokens = offsets.defined() ? offsets.data<std::int64_t>()[1] : experts.rows();
     spread_rows(experts, options.experts, tokens);
     for (std::int64_t t = 0; t < tokens; ++t)
       for (std::int64_t j = 0; j < options.top_k; ++j)
         ++counts.data<std::int64_t>()[experts.row<std::int32_t>(t)[j]];
   }
-  set_weights(weights, scores, experts, options);
+  set_weights(weights, scores, logits, experts, options);
 }
 
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
-                     const Tensor& experts, const RouterOptions& options, const AuxGradient& aux) {
-  visit_accumulate("router", scores.dtype(), [&]<class T>(TypeTag<T>) {
-    backward_rows<T>(dlogits, dweights, scores, experts, options, aux);
+                     const Tensor& logits, const Tensor& experts, const RouterOptions& options,
+                     const AuxGradient& aux) {
+  visit_accumulate("router", dlogits.dtype(), [&]<class T>(TypeTag<T>) {
+    if (options.scores == RouterScores::softmax)
+      softmax_backward<T>(dlogits, dweights, scores, logits, experts, options, aux);
+    else
+      sigmoid_backward<T>(dlogits, dweights, scores, experts, options, aux);
   });
 }
 

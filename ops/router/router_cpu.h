@@ -38,11 +38,18 @@ void for_tokens(const Tensor& offsets, std::int64_t first, std::int64_t last, Fn
   }
 }
 
+/// Any of them where one is NaN.
+template <class T>
+T largest_of(const T* l, std::int64_t n) {
+  T most = l[0];
+  for (std::int64_t i = 1; i < n; ++i) most = std::max(most, l[i]);
+  return most;
+}
+
 /// log sum_i exp l_i
 template <class T>
 T log_sum(const T* l, std::int64_t n) {
-  T most = l[0];
-  for (std::int64_t i = 1; i < n; ++i) most = std::max(most, l[i]);
+  const T most = largest_of(l, n);
   T sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += vec_exp(l[i] - most);
   return most + std::log(sum);

@@ -41,23 +41,47 @@ struct AuxGradient {
   }
 };
 
+/// Whether softmax logits are selected as they are, because nothing is added to their scores.
+inline bool selects_by_logits(const RouterOptions& o, const Tensor& bias) {
+  return o.scores == RouterScores::softmax && !bias.defined() && o.top_groups == o.groups;
+}
+/// Whether there are losses of the balance between experts.
+inline bool balances(const RouterOptions& o) {
+  return o.aux_loss_coef != 0 || o.seq_aux_loss_coef != 0 || o.global_aux_loss_coef != 0;
+}
+/// Whether the backward pass reads the scores of all experts.
+inline bool backward_uses_scores(const RouterOptions& o) {
+  return o.scores == RouterScores::sigmoid || !o.normalise || balances(o);
+}
+/// Whether it reads the logits, but for z-loss.
+inline bool backward_uses_logits(const RouterOptions& o) {
+  return o.scores == RouterScores::softmax && o.normalise;
+}
+/// Whether anything reads the scores of all experts.
+inline bool uses_scores(const RouterOptions& o, const Tensor& bias) {
+  return backward_uses_scores(o) || !selects_by_logits(o, bias);
+}
+
 namespace cpu {
 
-/// scores = sigmoid(logits). Unless the experts are `chosen` already, sets them as router_select does, and
-/// adds to counts [E] i64 how often each one is among them. weights [T, k] of the experts. `offsets` are of
-/// one part: all tokens.
+/// scores = sigmoid or softmax of the logits; undefined where `uses_scores` says so. Unless the experts are `chosen` already, sets them as
+/// router_select does, and adds to counts [E] i64 how often each one is among them. weights [T, k] of the
+/// experts. `offsets` are of one part: all tokens.
 void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
                    const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen,
                    const Tensor& offsets);
 
 /// Sets `experts` [T, k] i32 to the choices, ascending: the largest scores + bias (scores alone when `bias`
-/// is undefined) within the best groups; or, with options.balanced, experts in turn.
+/// is undefined) within the best groups; or, with options.balanced, experts in turn. Scores are as they are,
+/// whatever options.scores says, and may be logits.
 void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
                    const RouterOptions& options);
 
-/// Sets dlogits from the gradient of the weights (undefined: zero) and the auxiliary losses.
+/// Sets dlogits from the gradient of the weights (undefined: zero) and the auxiliary losses. Logits may be
+/// undefined where `backward_uses_logits` says so, scores where `backward_uses_scores` does.
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
-                     const Tensor& experts, const RouterOptions& options, const AuxGradient& aux);
+                     const Tensor& logits, const Tensor& experts, const RouterOptions& options,
+                     const AuxGradient& aux);
 
 /// Sets row q of `table` [parts, n + 1] i64: how often each of n experts appears among those of part q, and
 /// the number of its tokens. n may be 0.

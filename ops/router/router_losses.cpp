@@ -17,11 +17,12 @@ struct Parts {
 };
 
 /// The choice that the balancing losses count.
-Tensor unbiased_choice(const Tensor& experts, const Tensor& scores, const Tensor& bias,
+Tensor unbiased_choice(const Tensor& experts, const Tensor& logits, const Tensor& scores, const Tensor& bias,
                        const RouterOptions& o) {
   if (!bias.defined() && o.groups == 1 && !o.balanced) return experts;
   const Tensor unbiased = Tensor::empty(experts.shape(), DType::i32, experts.device());
-  router_select(unbiased, scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
+  const bool softmax = o.scores == RouterScores::softmax;
+  router_select(unbiased, softmax ? logits : scores, Tensor(), {.experts = o.experts, .top_k = o.top_k});
   return unbiased;
 }
 
@@ -108,11 +109,11 @@ AuxGradient auxiliary_losses(Routing& routing, const Tensor& logits, const Tenso
 
   // Ranks without rows send messages too.
   const Tensor& chosen = routing.choice.experts;
-  const Tensor unbiased = balancing ? unbiased_choice(chosen, scores, bias, o) : chosen;
-  const Parts parts(sequences, o, scores.device());
+  const Tensor unbiased = balancing ? unbiased_choice(chosen, logits, scores, bias, o) : chosen;
+  const Parts parts(sequences, o, logits.device());
   const Tensor table = count_microbatch(unbiased, parts, o);
   if (totals) add_to_totals(*totals, unbiased, o.experts, parts);
-  if (scores.rows() == 0) return aux;
+  if (logits.rows() == 0) return aux;
 
   aux.offsets = parts.offsets;
   const Tensor whole = sum_of_parts(table);
