@@ -81,14 +81,15 @@ void add_kernels(std::vector<BenchCase>& cases, const BenchOptions& o, std::int6
                    choose, sums_to_scaling});
   // A normalised weight does not change when the scores of the chosen all grow alike, so their gradients
   // times their scores add up to 0.
-  cases.push_back({"gradient", shape, bench::bytes_of(w->scores, w->experts, w->dweights, w->dlogits), 0,
-                   [w] { router_backward(w->dlogits, w->dweights, w->scores, w->experts, w->options, {}); },
-                   [w] {
-                     const auto d = w->dlogits.select(0).to_vector(), s = w->scores.select(0).to_vector();
-                     double sum = 0;
-                     for (std::size_t i = 0; i < d.size(); ++i) sum += d[i] / (1 - s[i]);
-                     return bench::close(sum, 0, 1e-4);
-                   }});
+  cases.push_back(
+      {"gradient", shape, bench::bytes_of(w->scores, w->experts, w->dweights, w->dlogits), 0,
+       [w] { router_backward(w->dlogits, w->dweights, w->scores, {}, w->experts, w->options, {}); },
+       [w] {
+         const auto d = w->dlogits.select(0).to_vector(), s = w->scores.select(0).to_vector();
+         double sum = 0;
+         for (std::size_t i = 0; i < d.size(); ++i) sum += d[i] / (1 - s[i]);
+         return bench::close(sum, 0, 1e-4);
+       }});
 }
 
 void add_cases(std::vector<BenchCase>& cases, const BenchOptions& o, std::int64_t experts, std::int64_t k,

@@ -71,72 +71,154 @@ TEST_CASE("router: on cuda the choices are those of the CPU, also among equal sc
   CHECK_THROWS_AS(router_select(experts, scores, Tensor(), {.experts = 1 << 16, .top_k = 1}), Error);
 }
 
+namespace {
+
+/// Operands of the kernels after the logits, and their results on a device.
+struct KernelCase {
+  RouterOptions options;
+  Tensor logits, bias, dweights;
+  KernelCase(const RouterOptions& o, std::int64_t tokens, bool biased)
+      : options(o),
+        logits(random_tensor({tokens, o.experts}, DType::f32, 1, 2)),
+        bias(biased ? random_tensor({o.experts}, DType::f32, 2, 0.2) : Tensor()),
+        dweights(random_tensor({tokens, o.top_k}, DType::f32, 3)) {}
+
+  struct Choice {
+    Tensor scores, experts, weights, counts;
+  };
+  /// Scores only where something reads them, or `with_scores`.
+  Choice choose(Device device, const Tensor& known, bool with_scores = false) const {
+    const Shape of_choice{logits.rows(), options.top_k};
+    const bool scored = with_scores || uses_scores(options, bias);
+    Choice c{scored ? Tensor::empty(logits.shape(), DType::f32, device) : Tensor(),
+             known ? known.to(device) : Tensor::empty(of_choice, DType::i32, device),
+             Tensor::empty(of_choice, DType::f32, device),
+             Tensor::zeros({options.experts}, DType::i64, device)};
+    router_choose(c.scores, c.experts, c.weights, c.counts, logits.to(device),
+                  bias ? bias.to(device) : Tensor(), options, known.defined(), Tensor());
+    return c;
+  }
+  Tensor gradient(Device device, const Tensor& scores, const Tensor& experts, bool with_weights,
+                  const AuxGradient& aux) const {
+    const auto here = [&](const Tensor& t) { return t ? t.to(device) : Tensor(); };
+    const Tensor dlogits = Tensor::empty(logits.shape(), DType::f32, device);
+    const bool sparse = with_weights && backward_uses_logits(options);
+    const AuxGradient own{.factors = here(aux.factors),
+                          .offsets = here(aux.offsets),
+                          .logits = here(aux.logits),
+                          .tokens = here(aux.tokens),
+                          .z_scale = aux.z_scale};
+    router_backward(dlogits, with_weights ? dweights.to(device) : Tensor(), here(scores),
+                    sparse ? logits.to(device) : Tensor(), experts.to(device), options, own);
+    return dlogits;
+  }
+};
+
+void check_choice_and_gradient(const KernelCase& c) {
+  const RouterOptions& o = c.options;
+  const std::int64_t tokens = c.logits.rows();
+  const auto got = c.choose(Device::cuda, {});
+  const Tensor experts = Tensor::empty({tokens, o.top_k}, DType::i32, Device::cpu),
+               scores = got.scores ? got.scores.to(Device::cpu) : Tensor();
+  router_select(experts, selects_by_logits(o, c.bias) ? c.logits : scores, c.bias, o);
+  CHECK_BITS(got.experts, experts);
+  const Tensor counts = Tensor::zeros({o.experts}, DType::i64, Device::cpu);
+  for (const double e : experts.to_vector()) ++counts.data<std::int64_t>()[static_cast<std::size_t>(e)];
+  CHECK_BITS(got.counts, counts);
+  const auto want = c.choose(Device::cpu, experts), again = c.choose(Device::cuda, experts);
+  // e^x, a sum and a quotient, softmax: a sum of all; the weights add sums of k scores and two quotients.
+  const bool softmax = o.scores == RouterScores::softmax;
+  const double terms = static_cast<double>(softmax ? o.experts : o.top_k);
+  if (scores)
+    CHECK_CLOSE(got.scores, want.scores, (Tol{(8 + (softmax ? 8 * std::sqrt(terms) : 0)) * 0x1p-24, 0}));
+  CHECK_CLOSE(got.weights, want.weights, (Tol{(8 + 4 * std::sqrt(terms)) * 0x1p-23, 0}));
+  if (scores) CHECK_BITS(again.scores, got.scores);
+  CHECK_BITS(again.weights, got.weights);
+  CHECK_BITS(again.counts, Tensor::zeros({o.experts}, DType::i64, Device::cpu));
+  if (softmax) CHECK_BITS(c.choose(Device::cuda, {}, true).weights, got.weights);
+
+  // Parts, one of them empty.
+  const Tensor offsets = Tensor::from<std::int64_t>({0, tokens / 3, tokens / 3, tokens}, {4}),
+               factors = random_tensor({3, o.experts}, DType::f32, 4),
+               count = Tensor::from<std::int64_t>({2 * tokens + 1}, {1});
+  for (const bool with_weights : {false, true})
+    for (const bool balance : {false, true})
+      for (const bool z_loss : {false, true}) {
+        CAPTURE(with_weights);
+        CAPTURE(balance);
+        CAPTURE(z_loss);
+        if (balance && !scores) continue;
+        AuxGradient aux{.factors = {}, .offsets = {}, .logits = {}, .tokens = {}};
+        if (balance) aux.factors = factors, aux.offsets = offsets;
+        if (z_loss) aux.logits = c.logits, aux.tokens = count, aux.z_scale = 3;
+        const auto gradient = [&](Device device) {
+          return c.gradient(device, scores, experts, with_weights, aux);
+        };
+        const Tensor dlogits = gradient(Device::cuda);
+        CHECK_CLOSE(dlogits, gradient(Device::cpu), sum_tol(DType::f32, o.experts, 4));
+        CHECK_BITS(gradient(Device::cuda), dlogits);
+      }
+}
+
+}  // namespace
+
 TEST_CASE("router: on cuda scores, weights and gradients are those of the CPU" *
           doctest::test_suite("cuda")) {
   if (!has_cuda() || !runs_on_cuda("router")) return;
-  for (const RouterOptions& options : kernel_options)
+  for (const RouterOptions& o : kernel_options)
     for (const std::int64_t tokens : {0, 1, 19}) {
-      RouterOptions o = options;
       CAPTURE(o.experts);
       CAPTURE(o.groups);
       CAPTURE(tokens);
-      const Shape shape{tokens, o.experts}, of_choice{tokens, o.top_k};
-      const Tensor logits = random_tensor(shape, DType::f32, 1, 2),
-                   bias = random_tensor({o.experts}, DType::f32, 2, 0.2),
-                   dweights = random_tensor(of_choice, DType::f32, 3);
-      struct Choice {
-        Tensor scores, experts, weights, counts;
-      };
-      const auto choose = [&](Device device, const Tensor& known) {
-        Choice c{Tensor::empty(shape, DType::f32, device),
-                 known ? known.to(device) : Tensor::empty(of_choice, DType::i32, device),
-                 Tensor::empty(of_choice, DType::f32, device),
-                 Tensor::zeros({o.experts}, DType::i64, device)};
-        router_choose(c.scores, c.experts, c.weights, c.counts, logits.to(device), bias.to(device), o,
-                      known.defined(), Tensor());
-        return c;
-      };
-      const Choice got = choose(Device::cuda, {});
-      const Tensor experts = Tensor::empty(of_choice, DType::i32, Device::cpu),
-                   scores = got.scores.to(Device::cpu);
-      router_select(experts, scores, bias, o);
-      CHECK_BITS(got.experts, experts);
-      const Tensor counts = Tensor::zeros({o.experts}, DType::i64, Device::cpu);
-      for (const double e : experts.to_vector()) ++counts.data<std::int64_t>()[static_cast<std::size_t>(e)];
-      CHECK_BITS(got.counts, counts);
-      const Choice want = choose(Device::cpu, experts), again = choose(Device::cuda, experts);
-      // e^x, a sum and a quotient; the weights add sums of k scores and two quotients.
-      CHECK_CLOSE(got.scores, want.scores, (Tol{8 * 0x1p-24, 0}));
-      CHECK_CLOSE(got.weights, want.weights,
-                  (Tol{(8 + 4 * std::sqrt(static_cast<double>(o.top_k))) * 0x1p-23, 0}));
-      CHECK_BITS(again.scores, got.scores);
-      CHECK_BITS(again.weights, got.weights);
-      CHECK_BITS(again.counts, Tensor::zeros({o.experts}, DType::i64, Device::cpu));
-
-      // Parts, one of them empty.
-      const Tensor offsets = Tensor::from<std::int64_t>({0, tokens / 3, tokens / 3, tokens}, {4}),
-                   factors = random_tensor({3, o.experts}, DType::f32, 4),
-                   count = Tensor::from<std::int64_t>({2 * tokens + 1}, {1});
-      for (const bool with_weights : {false, true})
-        for (const bool balance : {false, true})
-          for (const bool z_loss : {false, true}) {
-            CAPTURE(with_weights);
-            CAPTURE(balance);
-            CAPTURE(z_loss);
-            const auto gradient = [&](Device device) {
-              AuxGradient aux{.factors = {}, .offsets = {}, .logits = {}, .tokens = {}};
-              if (balance) aux.factors = factors.to(device), aux.offsets = offsets.to(device);
-              if (z_loss) aux.logits = logits.to(device), aux.tokens = count.to(device), aux.z_scale = 3;
-              const Tensor dlogits = Tensor::empty(shape, DType::f32, device);
-              router_backward(dlogits, with_weights ? dweights.to(device) : Tensor(), scores.to(device),
-                              experts.to(device), o, aux);
-              return dlogits;
-            };
-            const Tensor dlogits = gradient(Device::cuda);
-            CHECK_CLOSE(dlogits, gradient(Device::cpu), sum_tol(DType::f32, o.experts, 4));
-            CHECK_BITS(gradient(Device::cuda), dlogits);
-          }
+      check_choice_and_gradient({o, tokens, true});
     }
+}
+
+TEST_CASE("softmax router: on cuda scores, weights and gradients are those of the CPU" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda() || !runs_on_cuda("router")) return;
+  for (RouterOptions o : kernel_options)
+    for (const bool normalise : {false, true})
+      for (const bool biased : {false, true}) {
+        CAPTURE(o.experts);
+        CAPTURE(o.groups);
+        CAPTURE(normalise);
+        CAPTURE(biased);
+        o.scores = RouterScores::softmax;
+        o.normalise = normalise;
+        const std::int64_t tokens = o.experts > 1000 ? 3 : 11;
+        check_choice_and_gradient({o, tokens, biased});
+      }
+}
+
+TEST_CASE("softmax router: on cuda large logits and ties as on the CPU" * doctest::test_suite("cuda")) {
+  if (!has_cuda() || !runs_on_cuda("router")) return;
+  for (const bool normalise : {false, true}) {
+    CAPTURE(normalise);
+    RouterOptions o{
+        .experts = 70, .top_k = 40, .scores = RouterScores::softmax, .normalise = normalise, .scaling = 2};
+    for (const bool biased : {false, true}) {
+      CAPTURE(biased);
+      KernelCase c(o, 6, biased);
+      c.logits = halves(c.logits.shape(), 5, 40);
+      c.logits.select(0).fill(0.5);
+      c.logits.narrow(0, 1, 1).narrow(1, 60, 1).fill(1e4);
+      c.logits.select(2).fill(-1e4);
+      c.logits.select(3).fill(std::nan(""));
+      c.logits.narrow(0, 4, 1).narrow(1, 3, 30).fill(-INFINITY);
+      const auto want = c.choose(Device::cpu, {}, true);
+      const auto got = c.choose(Device::cuda, want.experts, true);
+      if (!biased) CHECK_BITS(c.choose(Device::cuda, {}).experts, want.experts);
+      for (const std::int64_t row : {0, 1, 2, 4, 5}) {
+        CHECK_CLOSE(got.weights.select(row), want.weights.select(row), (Tol{64 * 0x1p-24, 1e-36}));
+        const auto part = [&](Device device) {
+          return c.gradient(device, want.scores, want.experts, true, {}).select(row);
+        };
+        CHECK_CLOSE(part(Device::cuda), part(Device::cpu), (Tol{0, 64 * 0x1p-24}));
+      }
+      for (const double w : got.weights.select(3).to_vector()) CHECK(std::isnan(w));
+    }
+  }
 }
 
 TEST_CASE("router: on cuda counts, balance and losses are those of the CPU" * doctest::test_suite("cuda")) {

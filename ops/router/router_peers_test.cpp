@@ -46,14 +46,23 @@ Tensor take_rows(const Tensor& x, const std::vector<std::int64_t>& rows) {
   return own;
 }
 
-RouterOptions options_of(std::int64_t experts, unsigned losses) {
-  RouterOptions o{.experts = experts, .top_k = 2, .normalise = false, .aux_grad_scale = 0.5};
+RouterOptions options_of(std::int64_t experts, unsigned losses, RouterScores scores = RouterScores::sigmoid) {
+  RouterOptions o{
+      .experts = experts, .top_k = 2, .scores = scores, .normalise = false, .aux_grad_scale = 0.5};
   if (losses & 1) o.aux_loss_coef = 0.7;
   if (losses & 2) o.seq_aux_loss_coef = 1.3;
   if (losses & 4) o.global_aux_loss_coef = 0.9;
   if (losses & 8) o.z_loss_coef = 0.4;
   return o;
 }
+
+/// Losses and scores to test.
+const std::vector<std::pair<unsigned, RouterScores>> kinds = [] {
+  std::vector<std::pair<unsigned, RouterScores>> all;
+  for (const RouterScores scores : {RouterScores::sigmoid, RouterScores::softmax})
+    for (const unsigned losses : {1u, 2u, 4u, 8u, 15u}) all.emplace_back(losses, scores);
+  return all;
+}();
 
 struct Outcome {
   Routing routing;
@@ -88,11 +97,12 @@ TEST_CASE("router, divided microbatch: losses add up to those of the whole, grad
   const std::int64_t experts = 5, tokens = 15;
   const Sequences whole = Sequences::of_lengths(whole_lengths(ragged));
   for (const DType dtype : {DType::f64, DType::f32})
-    for (const unsigned losses : {1u, 2u, 4u, 8u, 15u}) {
+    for (const auto& [losses, scores] : kinds) {
       CAPTURE(dtype);
       CAPTURE(losses);
+      CAPTURE(scores == RouterScores::softmax);
       const Tensor x = random_tensor({tokens, experts}, dtype, 1), dw = random_tensor({tokens, 2}, dtype, 2);
-      RouterOptions o = options_of(experts, losses);
+      RouterOptions o = options_of(experts, losses, scores);
       // Another microbatch came before this one.
       const Tensor before = Tensor::from<std::int64_t>({7, 0, 1, 4, 2, 7}, {6});
       RouterTotals whole_totals{before.clone()};
@@ -120,14 +130,16 @@ TEST_CASE("router, divided microbatch: losses add up to those of the whole, grad
 }
 
 TEST_CASE("router, divided microbatch: gradients of the sum of all shares against central differences") {
-  for (const unsigned losses : {1u, 2u, 4u, 8u, 15u}) {
+  for (const auto& [losses, scores] : kinds) {
     CAPTURE(losses);
+    CAPTURE(scores == RouterScores::softmax);
+    const RouterOptions options_here = options_of(5, losses, scores);
     const Tensor bias = random_tensor({5}, DType::f64, 5, 0.2);
     const DiffFn fn = [&](Context& ctx, const std::vector<Var>& in) {
       std::vector<Var> outputs(ragged.size());
       double sum = 0;
       on_ranks(ragged.size(), [&](std::size_t rank, ThreadReduction& ranks) {
-        RouterOptions o = options_of(5, losses);
+        RouterOptions o = options_here;
         o.aux_grad_scale = 1;
         o.sum_over_peers = sum_with(ranks);
         RouterTotals totals{{}, sum_with(ranks)};

@@ -7,7 +7,7 @@
 
 #include "ops/router/router.h"
 
-/// The router's definition in f64, one token at a time, for the tests.
+/// The router's definition in f64, one token at a time, for the tests. Logits of moderate size.
 namespace nemocube::testing {
 
 struct RoutingReference {
@@ -54,7 +54,7 @@ inline RoutingReference route_reference(const Tensor& x, const Tensor& gate, con
   r.counts.assign(n, 0);
   std::vector<std::vector<double>> scores;
   for (std::int64_t t = 0; t < tokens; ++t) {
-    std::vector<double> s(n), biased(n), group;
+    std::vector<double> logits(n), s(n), biased(n), group;
     double exps = 0;
     for (std::size_t i = 0; i < n; ++i) {
       double l = 0;
@@ -62,7 +62,12 @@ inline RoutingReference route_reference(const Tensor& x, const Tensor& gate, con
         l += xs[static_cast<std::size_t>(t * hidden + c)] *
              gs[i * static_cast<std::size_t>(hidden) + static_cast<std::size_t>(c)];
       exps += std::exp(l);
+      logits[i] = l;
       s[i] = 1 / (1 + std::exp(-l));
+      biased[i] = s[i] + b[i];
+    }
+    for (std::size_t i = 0; o.scores == RouterScores::softmax && i < n; ++i) {
+      s[i] = std::exp(logits[i]) / exps;
       biased[i] = s[i] + b[i];
     }
     r.z_loss += o.z_loss_coef * std::pow(std::log(exps), 2) / static_cast<double>(tokens);
@@ -86,7 +91,8 @@ inline RoutingReference route_reference(const Tensor& x, const Tensor& gate, con
       w.push_back(s[e]);
       ++r.counts[e];
     }
-    const double z = o.normalise ? std::accumulate(w.begin(), w.end(), 1e-20) : 1;
+    const double least = o.scores == RouterScores::softmax ? 0 : 1e-20;
+    const double z = o.normalise ? std::accumulate(w.begin(), w.end(), least) : 1;
     for (double& v : w) v = v / z * o.scaling;
     r.weights.push_back(w);
     scores.push_back(s);

@@ -19,9 +19,10 @@ struct Result {
 };
 
 /// Routes x with all losses; the gradient of the weights is random in rows with tokens, 0 in the others.
-Result run(const Tensor& x, const Sequences& sequences, bool balanced, bool replayed, Device device) {
+Result run(const Tensor& x, const Sequences& sequences, RouterScores scores, bool balanced, bool replayed,
+           Device device) {
   const DType acc = accumulate_dtype(x.dtype());
-  RouterOptions o{.experts = experts, .top_k = top_k, .groups = 4, .top_groups = 2};
+  RouterOptions o{.experts = experts, .top_k = top_k, .groups = 4, .top_groups = 2, .scores = scores};
   o.aux_loss_coef = 0.5;
   o.seq_aux_loss_coef = 0.25;
   o.global_aux_loss_coef = 0.125;
@@ -54,14 +55,18 @@ TEST_CASE("router: spare rows are in no count, loss or gradient, and load all ex
   std::vector<Device> devices = test_devices("router");
   if (!runs_on_cuda("matmul")) std::erase(devices, Device::cuda);
   for_dtypes(devices, [&](Device device, DType dtype) {
-    for (const bool balanced : {false, true})
+    for (const auto& [scores, balanced] : {std::pair{RouterScores::sigmoid, false},
+                                           {RouterScores::sigmoid, true},
+                                           {RouterScores::softmax, false},
+                                           {RouterScores::softmax, true}})
       for (const bool replayed : {false, true}) {
+        CAPTURE(scores == RouterScores::softmax);
         CAPTURE(balanced);
         CAPTURE(replayed);
         const Tensor x = random_tensor({15, hidden}, dtype, 1);
         const Sequences tight = Sequences::of_lengths(lengths), roomy = tight.with_capacity(15, 5);
-        const Result got = run(x, roomy, balanced, replayed, device),
-                     want = run(x.narrow(0, 0, 7), tight, balanced, replayed, device);
+        const Result got = run(x, roomy, scores, balanced, replayed, device),
+                     want = run(x.narrow(0, 0, 7), tight, scores, balanced, replayed, device);
         const auto tokens = [](const Tensor& t) { return t.narrow(0, 0, 7); };
         const double most = dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f32 ? 0x1p-20 : 0x1p-45;
         const auto same = [&](const Tensor& a, const Tensor& b) { return relative_error(a, b) <= most; };
