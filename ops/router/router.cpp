@@ -130,14 +130,14 @@ Routing route(Context& ctx, const Var& x, const Var& gate, const Tensor& correct
   if (routing.weights.needs_grad())
     ctx.tape->record("router", [kept = Kept(x), nx = x.node(), gate, experts = routing.choice.experts,
                                 scores = backward_uses_scores(options) ? scores : Tensor(),
-                                logits = backward_uses_logits(options) ? logits : Tensor(), options, aux, acc,
-                                out = routing.weights.node(), tape = ctx.tape] {
+                                weights = backward_uses_weights(options) ? routing.weights.value() : Tensor(),
+                                options, aux, acc, out = routing.weights.node(), tape = ctx.tape] {
       if (!out->filled() && !aux.factors.defined() && !aux.logits.defined()) return;
       static Zone backward_zone("router/backward");
       const ZoneTimer backward_timer(backward_zone);
       const Tensor dweights = out->filled() ? out->take() : Tensor();
       const Tensor dlogits = Tensor::empty({experts.rows(), options.experts}, acc, experts.device());
-      router_backward(dlogits, dweights, scores, logits, experts, options, aux);
+      router_backward(dlogits, dweights, scores, weights, experts, options, aux);
       const Tensor rows = kept.get();
       Tensor terms;
       if (nx) terms = give_input_gradient(*nx, rows, dlogits, gate.value());

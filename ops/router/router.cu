@@ -81,22 +81,15 @@ __device__ float group_score(const unsigned* keys, int size, int group) {
   return value_of(first) + value_of(second);
 }
 
-/// Softmax over the logits of the chosen experts, in all threads. The largest of them adds 1 to the sum.
-class ChosenSoftmax {
- public:
-  __device__ ChosenSoftmax(const float* logits, const int* chosen, int k) : logits_(logits), chosen_(chosen) {
-    for_own(k, [&](int j) { most_ = fmaxf(most_, logits[chosen[j]]); });
-    most_ = warp_max(most_);
-    sum_ = sum_in_order(k, [&](int j) { return power(j); });
-  }
-  __device__ float operator()(int j) const { return power(j) / sum_; }
-
- private:
-  __device__ float power(int j) const { return expf(logits_[chosen_[j]] - most_); }
-  const float* logits_;
-  const int* chosen_;
-  float most_ = -INFINITY, sum_;
-};
+/// weights = scaling softmax over the logits of the chosen experts. The largest of them adds 1 to the sum.
+__device__ void chosen_softmax(float* weights, const float* logits, const int* chosen, int k, float scaling) {
+  float most = -INFINITY;
+  for_own(k, [&](int j) { most = fmaxf(most, logits[chosen[j]]); });
+  most = warp_max(most);
+  const auto power = [&](int j) { return expf(logits[chosen[j]] - most); };
+  const float sum = sum_in_order(k, power);
+  for_own(k, [&](int j) { weights[j] = power(j) / sum * scaling; });
+}
 
 struct ChooseTensors {
   const float* logits = nullptr;  // null: the scores are there
@@ -188,12 +181,11 @@ __global__ void choose_kernel(const ChooseTensors t) {
   if (!t.weights) return;
   __syncwarp();  // scores and chosen
   if constexpr (softmax) {
-    if (t.normalise) {
-      const ChosenSoftmax share(t.logits + token * t.n, chosen, t.k);
-      for_own(t.k, [&](int j) { t.weights.row(token)[j] = share(j) * t.scaling; });
-    } else {
-      for_own(t.k, [&](int j) { t.weights.row(token)[j] = scores[chosen[j]] * t.scaling; });
-    }
+    float* const weights = t.weights.row(token);
+    if (t.normalise)
+      chosen_softmax(weights, t.logits + token * t.n, chosen, t.k, t.scaling);
+    else
+      for_own(t.k, [&](int j) { weights[j] = scores[chosen[j]] * t.scaling; });
     return;
   }
   const float sum = sum_of_scores(scores, chosen, t.k), z = t.normalise ? sum + tiny : 1;
@@ -317,9 +309,8 @@ __global__ void __launch_bounds__(warps_of_block* warp_threads) backward_kernel(
   for_own(t.k, [&](int j) { dlogits[chosen[j]] = gradient(chosen[j], t.scaling * (dw[j] - mixed) / z); });
 }
 
-/// `all_logits` [tokens, n]: for normalised weights, else not read.
 __global__ void __launch_bounds__(warps_of_block* warp_threads)
-    softmax_backward_kernel(const BackwardTensors t, const float* all_logits) {
+    softmax_backward_kernel(const BackwardTensors t, const Rows<float> weights, float per_scaling) {
   const std::int64_t token = own_token(warps_of_block);
   if (token >= t.tokens) return;
   float* const dlogits = t.dlogits + token * t.n;
@@ -361,14 +352,12 @@ __global__ void __launch_bounds__(warps_of_block* warp_threads)
     for_own(t.k, [&](int j) { dlogits[chosen[j]] = gradient(chosen[j], t.scaling * dw[j], 0); });
     return;
   }
-  const ChosenSoftmax share(all_logits + token * t.n, chosen, t.k);
-  const float mean = sum_in_order(t.k, [&](int j) { return dw[j] * share(j); });
-  for_own(t.k, [&](int j) {
-    dlogits[chosen[j]] = gradient(chosen[j], 0, t.scaling * (share(j) * (dw[j] - mean)));
-  });
+  const float* const w = weights.row(token);
+  const float mean = per_scaling * sum_in_order(t.k, [&](int j) { return dw[j] * w[j]; });
+  for_own(t.k, [&](int j) { dlogits[chosen[j]] = gradient(chosen[j], 0, w[j] * (dw[j] - mean)); });
 }
 
-void backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores, const Tensor& logits,
+void backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores, const Tensor& weights,
               const Tensor& experts, const RouterOptions& o, const AuxGradient& aux) {
   const BackwardTensors t{.dlogits = data_of<float>(dlogits),
                           .dweights = rows_of<float>(dweights),
@@ -387,8 +376,8 @@ void backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& score
   if (t.tokens == 0) return;
   const unsigned blocks = blocks_for(t.tokens, warps_of_block), threads = warps_of_block * warp_threads;
   if (o.scores == RouterScores::softmax)
-    launch("router backward", softmax_backward_kernel, blocks, threads, t,
-           static_cast<const float*>(logits ? data_of<float>(logits) : nullptr));
+    launch("router backward", softmax_backward_kernel, blocks, threads, t, rows_of<float>(weights),
+           t.scaling == 0 ? 0.0F : 1 / t.scaling);
   else
     launch("router backward", backward_kernel, blocks, threads, t);
 }

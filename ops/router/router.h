@@ -121,8 +121,8 @@ struct Routing {
 ///                       ds_j = scaling (dw_j - sum_j dw_j n_j) / (sum_j s_j + 1e-20); dl = ds s (1 - s)
 ///              softmax  ds_j = scaling dw_j; dl_i = s_i (ds_i - sum over all i of ds_i s_i); with normalise
 ///                       dl_j = scaling n_j (dw_j - sum_j dw_j n_j), and 0 for the others
-///            Keeps x, gate, s [T, E] unless softmax weights are normalised and there are no losses by s; l for
-///            z-loss and for normalised softmax weights.
+///            Keeps x, gate, and l for z-loss; of softmax with normalise w, and s [T, E] for losses by s alone;
+///            else s.
 /// errors     Error for other shapes, dtypes or sequences, or options that cannot hold (k > experts left by
 ///            the groups, groups that do not divide E), totals of another E, or a replay of other tokens
 /// repeat     as matmul; everything after the logits has the same bits for any number of threads

@@ -127,24 +127,6 @@ void add_balance_gradient(T* ds, const T* s, const T* factors, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) ds[i] += (factors[i] - mixed) / z;
 }
 
-/// Softmax over the logits of the chosen experts. The largest of them adds 1 to the sum.
-template <class T>
-class ChosenSoftmax {
- public:
-  ChosenSoftmax(const T* logits, const std::int32_t* chosen, std::int64_t k)
-      : logits_(logits), chosen_(chosen), most_(logits[chosen[0]]) {
-    for (std::int64_t j = 1; j < k; ++j) most_ = std::max(most_, logits[chosen[j]]);
-    for (std::int64_t j = 0; j < k; ++j) sum_ += power(j);
-  }
-  T operator()(std::int64_t j) const { return power(j) / sum_; }
-
- private:
-  T power(std::int64_t j) const { return vec_exp(logits_[chosen_[j]] - most_); }
-  const T* logits_;
-  const std::int32_t* chosen_;
-  T most_, sum_ = 0;
-};
-
 template <class T>
 void add_z_gradient(T* d, const T* l, std::int64_t n, T z_factor) {
   const T lse = log_sum(l, n);
@@ -191,10 +173,10 @@ void through_softmax(T* __restrict d, const T* __restrict s, std::int64_t n) {
 
 template <class T>
 void softmax_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
-                      const Tensor& logits, const Tensor& experts, const RouterOptions& o,
+                      const Tensor& weights, const Tensor& experts, const RouterOptions& o,
                       const AuxGradient& aux) {
   const std::int64_t n = o.experts, k = o.top_k;
-  const T scaling = static_cast<T>(o.scaling);
+  const T scaling = static_cast<T>(o.scaling), per_scaling = scaling == 0 ? 0 : 1 / scaling;
   const bool weighed = dweights.defined(), dense = aux.factors.defined() || (weighed && !o.normalise);
   backward_rows<T>(dlogits, aux, [&](T* d, std::int64_t q, std::int64_t t) {
     const std::int32_t* chosen = experts.row<std::int32_t>(t);
@@ -203,11 +185,11 @@ void softmax_backward(const Tensor& dlogits, const Tensor& dweights, const Tenso
       for (std::int64_t j = 0; j < k; ++j) d[chosen[j]] += scaling * dweights.row<T>(t)[j];
     if (dense) through_softmax(d, scores.row<T>(t), n);
     if (!weighed || !o.normalise) return;
-    const T* dw = dweights.row<T>(t);
-    const ChosenSoftmax<T> share(logits.row<T>(t), chosen, k);
+    const T *dw = dweights.row<T>(t), *w = weights.row<T>(t);
     T mixed = 0;
-    for (std::int64_t j = 0; j < k; ++j) mixed += dw[j] * share(j);
-    for (std::int64_t j = 0; j < k; ++j) d[chosen[j]] += scaling * (share(j) * (dw[j] - mixed));
+    for (std::int64_t j = 0; j < k; ++j) mixed += dw[j] * w[j];
+    mixed *= per_scaling;
+    for (std::int64_t j = 0; j < k; ++j) d[chosen[j]] += w[j] * (dw[j] - mixed);
   });
 }
 
@@ -217,6 +199,16 @@ void softmax_row(T* __restrict s, const T* __restrict l, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) s[i] = vec_exp(l[i] - most);
   const T each = T{1} / sum_of(s, n);
   for (std::int64_t i = 0; i < n; ++i) s[i] *= each;
+}
+
+/// Softmax over the logits of the chosen experts. The largest of them adds 1 to the sum.
+template <class T>
+void chosen_softmax(T* w, const T* l, const std::int32_t* chosen, std::int64_t k) {
+  for (std::int64_t j = 0; j < k; ++j) w[j] = l[chosen[j]];
+  const T most = largest_of(w, k);
+  T sum = 0;
+  for (std::int64_t j = 0; j < k; ++j) sum += w[j] = vec_exp(w[j] - most);
+  for (std::int64_t j = 0; j < k; ++j) w[j] /= sum;
 }
 
 template <class T>
@@ -243,8 +235,8 @@ void set_weights(const Tensor& weights, const Tensor& scores, const Tensor& logi
       const auto* chosen = experts.row<std::int32_t>(t);
       T* w = weights.row<T>(t);
       if (softmax && options.normalise) {
-        const ChosenSoftmax<T> share(logits.row<T>(t), chosen, options.top_k);
-        for (std::int64_t j = 0; j < options.top_k; ++j) w[j] = share(j) * scaling;
+        chosen_softmax(w, logits.row<T>(t), chosen, options.top_k);
+        for (std::int64_t j = 0; j < options.top_k; ++j) w[j] *= scaling;
         return;
       }
       const T* s = scores.row<T>(t);
@@ -284,11 +276,11 @@ void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& we
 }
 
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
-                     const Tensor& logits, const Tensor& experts, const RouterOptions& options,
+                     const Tensor& weights, const Tensor& experts, const RouterOptions& options,
                      const AuxGradient& aux) {
   visit_accumulate("router", dlogits.dtype(), [&]<class T>(TypeTag<T>) {
     if (options.scores == RouterScores::softmax)
-      softmax_backward<T>(dlogits, dweights, scores, logits, experts, options, aux);
+      softmax_backward<T>(dlogits, dweights, scores, weights, experts, options, aux);
     else
       sigmoid_backward<T>(dlogits, dweights, scores, experts, options, aux);
   });

@@ -98,18 +98,18 @@ struct KernelCase {
                   bias ? bias.to(device) : Tensor(), options, known.defined(), Tensor());
     return c;
   }
-  Tensor gradient(Device device, const Tensor& scores, const Tensor& experts, bool with_weights,
-                  const AuxGradient& aux) const {
+  Tensor gradient(Device device, const Tensor& scores, const Tensor& weights, const Tensor& experts,
+                  bool with_weights, const AuxGradient& aux) const {
     const auto here = [&](const Tensor& t) { return t ? t.to(device) : Tensor(); };
     const Tensor dlogits = Tensor::empty(logits.shape(), DType::f32, device);
-    const bool sparse = with_weights && backward_uses_logits(options);
     const AuxGradient own{.factors = here(aux.factors),
                           .offsets = here(aux.offsets),
                           .logits = here(aux.logits),
                           .tokens = here(aux.tokens),
                           .z_scale = aux.z_scale};
     router_backward(dlogits, with_weights ? dweights.to(device) : Tensor(), here(scores),
-                    sparse ? logits.to(device) : Tensor(), experts.to(device), options, own);
+                    backward_uses_weights(options) ? here(weights) : Tensor(), experts.to(device), options,
+                    own);
     return dlogits;
   }
 };
@@ -152,7 +152,7 @@ void check_choice_and_gradient(const KernelCase& c) {
         if (balance) aux.factors = factors, aux.offsets = offsets;
         if (z_loss) aux.logits = c.logits, aux.tokens = count, aux.z_scale = 3;
         const auto gradient = [&](Device device) {
-          return c.gradient(device, scores, experts, with_weights, aux);
+          return c.gradient(device, scores, want.weights, experts, with_weights, aux);
         };
         const Tensor dlogits = gradient(Device::cuda);
         CHECK_CLOSE(dlogits, gradient(Device::cpu), sum_tol(DType::f32, o.experts, 4));
@@ -212,7 +212,7 @@ TEST_CASE("softmax router: on cuda large logits and ties as on the CPU" * doctes
       for (const std::int64_t row : {0, 1, 2, 4, 5}) {
         CHECK_CLOSE(got.weights.select(row), want.weights.select(row), (Tol{64 * 0x1p-24, 1e-36}));
         const auto part = [&](Device device) {
-          return c.gradient(device, want.scores, want.experts, true, {}).select(row);
+          return c.gradient(device, want.scores, want.weights, want.experts, true, {}).select(row);
         };
         CHECK_CLOSE(part(Device::cuda), part(Device::cpu), (Tol{0, 64 * 0x1p-24}));
       }

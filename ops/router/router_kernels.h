@@ -53,8 +53,8 @@ inline bool balances(const RouterOptions& o) {
 inline bool backward_uses_scores(const RouterOptions& o) {
   return o.scores == RouterScores::sigmoid || !o.normalise || balances(o);
 }
-/// Whether it reads the logits, but for z-loss.
-inline bool backward_uses_logits(const RouterOptions& o) {
+/// Whether it reads the weights.
+inline bool backward_uses_weights(const RouterOptions& o) {
   return o.scores == RouterScores::softmax && o.normalise;
 }
 /// Whether anything reads the scores of all experts.
@@ -77,10 +77,10 @@ void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& we
 void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
                    const RouterOptions& options);
 
-/// Sets dlogits from the gradient of the weights (undefined: zero) and the auxiliary losses. Logits may be
-/// undefined where `backward_uses_logits` says so, scores where `backward_uses_scores` does.
+/// Sets dlogits from the gradient of the weights (undefined: zero) and the auxiliary losses. Scores and weights
+/// are undefined where `backward_uses_scores` and `backward_uses_weights` say so.
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
-                     const Tensor& logits, const Tensor& experts, const RouterOptions& options,
+                     const Tensor& weights, const Tensor& experts, const RouterOptions& options,
                      const AuxGradient& aux);
 
 /// Sets row q of `table` [parts, n + 1] i64: how often each of n experts appears among those of part q, and

@@ -167,7 +167,11 @@ TEST_CASE("softmax router: all experts chosen, and one expert") {
     const Graded one = grade(random_tensor({3, 1}, DType::f64, 1), {}, softmax(1, 1, normalise, 2.5),
                              random_tensor({3, 1}, DType::f64, 2));
     CHECK(weights_of(one.routing) == std::vector<double>(3, 2.5));
-    CHECK(one.dlogits.to_vector() == std::vector<double>(3, 0));
+    CHECK_CLOSE(one.dlogits, Tensor::zeros({3, 1}, DType::f64, Device::cpu), (Tol{0, 1e-14}));
+    const Graded nothing = grade(random_tensor({3, 6}, DType::f64, 1), {}, softmax(6, 2, normalise, 0),
+                                 random_tensor({3, 2}, DType::f64, 2));
+    CHECK(weights_of(nothing.routing) == std::vector<double>(6, 0));
+    CHECK(nothing.dlogits.to_vector() == std::vector<double>(18, 0));
   }
 }
 
