@@ -303,7 +303,7 @@ class SpecList {
         add({.id = mixer / row.name,
              .name = {},
              .shape = *shape,
-             .keep_f32 = row.keep_f32,
+             .keep_f32 = keeps_f32(row, c_.of_tensor(block)),
              .buffer = row.buffer,
              .experts = row.experts,
              .linear = row.adaptable && is_projection(row.law) && shape->ndim() > 1,
@@ -397,7 +397,7 @@ ModelSetup with_stored_mtp(ModelConfig config) {
 bool keeps_f32(const ModelConfig& config, const TensorName& name) {
   const BlockTensor* tensor =
       name.in_mixer() ? find_block_tensor(*config.kind_of(name), name.member) : nullptr;
-  return tensor && tensor->keep_f32;
+  return tensor && keeps_f32(*tensor, config.of_tensor(name));
 }
 
 }  // namespace nemocube

@@ -85,8 +85,9 @@ TEST_CASE("model: what Llama and its relatives have, on every device" * doctest:
       if (device == Device::cpu) continue;
       CAPTURE(device);
       CAPTURE(dtype);
-      for (const ModelConfig& config : {tiny_llama_config(), tiny_windowed_config(NormKind::rmsnorm),
-                                        tiny_gemma_config(), tiny_phi_config(), tiny_baichuan_config()}) {
+      for (const ModelConfig& config :
+           {tiny_llama_config(), tiny_windowed_config(NormKind::rmsnorm), tiny_gemma_config(),
+            tiny_phi_config(), tiny_baichuan_config(), tiny_gated_experts_config()}) {
         Stack whole(config, dtype, Device::cpu);
         randomise(whole, 71);
         const TestBatch batch = random_batch(whole.config(), {9, 0, 14, 3}, 72);

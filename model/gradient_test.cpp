@@ -49,6 +49,14 @@ TEST_CASE("model: gradients with a rotary embedding, biases of attention and gat
   check_model_gradients(config, 40);
 }
 
+TEST_CASE("model: gradients with gated experts and softmax routers, with and without a shared expert") {
+  ModelConfig config = tiny_gated_experts_config();
+  check_model_gradients(config, 43);
+  config.moe.norm_topk_prob = false;
+  own_config(config, 2).moe.gate = GateActivation::gelu_tanh;
+  check_model_gradients(config, 44);
+}
+
 TEST_CASE("model: gradients with norms of heads, a window and a scale of queries by position") {
   for (const NormKind norm : {NormKind::rmsnorm, NormKind::rmsnorm_one_plus_w, NormKind::layernorm})
     check_model_gradients(tiny_windowed_config(norm), 41);

@@ -65,7 +65,8 @@ struct CutRule {
   bool always_own_rows = false;
   /// A bias that is added after the sum over ranks (model/blocks/linear.h).
   bool added_last = false;
-  /// With TensorStyle::colwise: the segments of the rows, one after another; null: all rows are one.
+  /// With TensorStyle::colwise, and of an expert with expert_colwise: the segments of the rows, one after
+  /// another; null: all rows are one.
   std::vector<RowSegment> (*segments)(const BlockConfig&) = nullptr;
   SharedHeads shared = SharedHeads::none;  ///< the heads of segments with fewer heads than ranks
   /// With TensorStyle::colwise: nothing of the tensor is cut. Every rank applies the tensor to its own heads

@@ -43,6 +43,18 @@ inline ModelConfig tiny_llama_config() {
   return config;
 }
 
+/// Gated experts behind a softmax router, the second block with a shared expert, as in Qwen 3's models.
+inline ModelConfig tiny_gated_experts_config() {
+  ModelConfig config = tiny_config("E*E");
+  config.moe.gate = GateActivation::silu;
+  config.moe.scores = RouterScores::softmax;
+  config.moe.correction_bias = config.moe.router_in_f32 = false;
+  config.moe.routed_scaling_factor = 1;
+  own_config(config, 2).moe.bias = true;
+  config.moe.shared_expert_intermediate_size = 0;
+  return config;
+}
+
 /// Attention whose queries and keys have norms of this kind, whose queries grow with their position, and
 /// which sees all keys in the first layer and the last three in the second.
 inline ModelConfig tiny_windowed_config(NormKind head_norm) {

@@ -1,6 +1,7 @@
 #include "data/hf/hf_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <set>
 
@@ -33,7 +34,10 @@ std::optional<std::int64_t> parse_expert(std::string_view digits) {
   return all && expert >= 0 && digits[0] != '-' ? std::optional(expert) : std::nullopt;
 }
 
-/// One expert's slice of a stack: expert_tensor_name() backwards. Nothing for other names.
+constexpr std::string_view gated_stack = "gate_up_proj";
+constexpr std::array<std::string_view, 2> halves_of_gated{"gate_proj", "up_proj"};
+
+/// A part of a stack: expert_tensor_names() backwards. Nothing for other names.
 std::optional<CanonicalTensor> slice_of_stack(std::string_view name, const NameTable& names) {
   constexpr std::string_view ending = ".weight";
   if (!name.ends_with(ending)) return std::nullopt;
@@ -44,20 +48,28 @@ std::optional<CanonicalTensor> slice_of_stack(std::string_view name, const NameT
   if (before == name.npos) return std::nullopt;
   const auto expert = parse_expert(name.substr(before + 1, last - before - 1));
   if (!expert) return std::nullopt;
-  std::string stack = cat(name.substr(0, before), name.substr(last));
-  if (!names.is_stack(stack)) return std::nullopt;
-  return CanonicalTensor{std::move(stack), *expert};
+  const std::string_view module = name.substr(0, before), member = name.substr(last + 1);
+  if (std::string stack = cat(module, '.', member); names.is_stack(stack))
+    return CanonicalTensor{std::move(stack), {*expert}};
+  const auto half = std::ranges::find(halves_of_gated, member);
+  if (std::string stack = cat(module, '.', gated_stack);
+      half != halves_of_gated.end() && names.is_stack(stack))
+    return CanonicalTensor{std::move(stack), {*expert, static_cast<int>(half - halves_of_gated.begin())}};
+  return std::nullopt;
 }
 }  // namespace
 
 CanonicalTensor canonical_tensor(std::string_view name_in_file, const NameTable& names) {
   const std::string name = names.canonical(without_language_prefix(name_in_file));
-  return slice_of_stack(name, names).value_or(CanonicalTensor{name, -1});
+  return slice_of_stack(name, names).value_or(CanonicalTensor{name});
 }
 
-std::string expert_tensor_name(std::string_view stacked_name, std::int64_t expert) {
+std::vector<std::string> expert_tensor_names(std::string_view stacked_name, std::string_view expert) {
   const std::size_t dot = stacked_name.rfind('.');
-  return cat(stacked_name.substr(0, dot + 1), expert, stacked_name.substr(dot), ".weight");
+  const std::string_view module = stacked_name.substr(0, dot + 1), member = stacked_name.substr(dot + 1);
+  const auto name = [&](std::string_view layer) { return cat(module, expert, '.', layer, ".weight"); };
+  if (member != gated_stack) return {name(member)};
+  return {name(halves_of_gated[0]), name(halves_of_gated[1])};
 }
 
 HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(directory) {
@@ -77,14 +89,15 @@ HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(direct
     if (is_rope_buffer(name)) continue;
     const CanonicalTensor place = canonical_tensor(name, *model.names);
     Entry& entry = entries_[place.name];
-    const auto same = entry.parts.find(place.expert);
-    const bool mixed = !entry.parts.empty() && (entry.per_expert() != (place.expert >= 0));
+    const auto same = entry.parts.find(place.part);
+    const bool mixed = !entry.parts.empty() && (entry.per_expert() != (place.part.expert >= 0) ||
+                                                entry.halves() != (place.part.half >= 0));
     if (mixed || same != entry.parts.end()) {
       const auto& other = mixed ? entry.parts.begin()->second : same->second;
       fail(directory.string(), ": tensors '", other.entry->name, "' and '", name,
            "' are the same weights under two names");
     }
-    entry.parts.emplace(place.expert, stored);
+    entry.parts.emplace(place.part, stored);
   }
   add_frozen();
 }
@@ -113,7 +126,7 @@ const HfWeights::Entry& HfWeights::at(std::string_view name) const {
 
 std::vector<StoredIn> HfWeights::stored(std::string_view name) const {
   std::vector<StoredIn> places;
-  for (const auto& [expert, stored] : at(name).parts) places.push_back(stored);
+  for (const auto& [part, stored] : at(name).parts) places.push_back(stored);
   return places;
 }
 
@@ -132,21 +145,32 @@ std::optional<std::string> HfWeights::quantized() const {
   return std::nullopt;
 }
 
+Shape HfWeights::Entry::part_shape(const Shape& whole) const {
+  if (!per_expert() || whole.ndim() < 1) return whole;
+  std::vector<std::int64_t> dims(whole.dims().begin() + 1, whole.dims().end());
+  if (halves() && !dims.empty()) dims[0] /= 2;
+  return Shape(dims);
+}
+
 std::vector<StoredPart> HfWeights::parts(std::string_view name, const Shape& shape) const {
   const Entry& entry = at(name);
-  Shape part_shape = shape;
+  const Shape part_shape = entry.part_shape(shape);
   if (entry.per_expert()) {
-    const auto count = static_cast<std::int64_t>(entry.parts.size());
-    require(shape.ndim() >= 1 && shape[0] == count && entry.parts.rbegin()->first == count - 1,
+    const std::int64_t count = static_cast<std::int64_t>(entry.parts.size()),
+                       of_each = entry.halves() ? 2 : 1, last = entry.parts.rbegin()->first.expert;
+    require(shape.ndim() >= of_each && shape[0] * of_each == count && last == shape[0] - 1,
             directory_.string(), ": want all experts of '", name, "' for shape ", shape, ", got ", count,
-            " up to number ", entry.parts.rbegin()->first);
-    part_shape = Shape(shape.dims().subspan(1));
+            of_each == 2 ? " tensors" : "", " up to number ", last);
   }
   std::vector<StoredPart> parts;
-  for (const auto& [expert, stored] : entry.parts) {
+  for (const auto& [part, stored] : entry.parts) {
     require(std::ranges::equal(stored.shape(), part_shape.dims()), name, ": want shape ", part_shape,
             ", got ", describe(*stored.entry));
-    parts.push_back({stored, expert < 0 ? Shard(shape) : Shard(shape).cut(0, Range{expert, expert + 1})});
+    Shard shard(shape);
+    if (part.expert >= 0) shard = shard.cut(0, Range{part.expert, part.expert + 1});
+    if (part.half >= 0)
+      shard = shard.cut(1, Range{part.half * part_shape[0], (part.half + 1) * part_shape[0]});
+    parts.push_back({stored, std::move(shard)});
   }
   return parts;
 }
@@ -186,17 +210,21 @@ void HfWeights::check(std::span<const NamedTensor> wanted) const {
       continue;
     }
     const Entry& entry = found->second;
-    std::span<const std::int64_t> dims = w.global_shape().dims();
-    const std::int64_t experts = entry.per_expert() && !dims.empty() ? dims[0] : 0;
-    if (entry.per_expert() && !dims.empty()) dims = dims.subspan(1);
-    for (const auto& [expert, stored] : entry.parts) {
-      if (expert >= experts && expert >= 0)
+    const Shape& whole = w.global_shape();
+    const Shape want = entry.part_shape(whole);
+    const std::int64_t experts = entry.per_expert() && whole.ndim() > 0 ? whole[0] : 0;
+    for (const auto& [part, stored] : entry.parts) {
+      if (part.expert >= experts && part.expert >= 0)
         unexpected.add(stored.entry->name);
-      else if (!std::ranges::equal(stored.shape(), dims) || !has_values(stored))
-        wrong.add(fault(stored, Shape(dims)));
+      else if (!std::ranges::equal(stored.shape(), want.dims()) || !has_values(stored))
+        wrong.add(fault(stored, want));
     }
-    for (std::int64_t e = 0; e < experts; ++e)
-      if (!entry.parts.contains(e)) missing.add(expert_tensor_name(w.name, e));
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::vector<std::string> names_of_expert = expert_tensor_names(w.name, std::to_string(e));
+      for (std::size_t i = 0; i < names_of_expert.size(); ++i)
+        if (!entry.parts.contains({e, entry.halves() ? static_cast<int>(i) : -1}))
+          missing.add(names_of_expert[i]);
+    }
   }
   for (const auto& [name, entry] : entries_)
     if (!names.contains(name) && !is_mtp(name) && name != head_)  // head_: check_tied_head()
@@ -239,7 +267,7 @@ WeightFiles HfWeights::files(std::span<const NamedTensor> loaded) const {
   for (const NamedTensor& tensor : loaded) {
     const Entry& entry = at(tensor.name);
     WeightForm form{entry.per_expert(), {}};
-    for (const auto& [expert, stored] : entry.parts)
+    for (const auto& [part, stored] : entry.parts)
       form.parts.push_back({without_wrappers(stored.entry->name), stored.value_dtype(), stored.file_name()});
     files.tensors.emplace(tensor.name, std::move(form));
   }

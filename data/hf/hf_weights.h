@@ -20,8 +20,9 @@
 /// Weights in Hugging Face directories. In memory a tensor has its canonical name (see tensor_specs:
 /// "backbone." prefix, experts stacked); files may say "model." or nothing for "backbone.",
 /// "embedding.weight" for "embeddings.weight", and hold one tensor for each expert
-/// ("...mixer.experts.3.up_proj.weight") or the stack ("...mixer.experts.up_proj"). One model may mix both
-/// forms. Names may begin with the prefixes of data/hf/language_part.h; prefixes of wrappers are not written
+/// ("...mixer.experts.3.up_proj.weight") or the stack ("...mixer.experts.up_proj"). A stack
+/// "...experts.gate_up_proj" of gated experts is two tensors for each expert, gate_proj and up_proj, which
+/// are the two halves of the expert's rows. One model may mix both forms. Names may begin with the prefixes of data/hf/language_part.h; prefixes of wrappers are not written
 /// again. "...rotary_emb.inv_freq" of older files is not read, and not written again.
 namespace nemocube {
 
@@ -37,16 +38,24 @@ struct NamedTensor {
   const Shape& global_shape() const { return shard ? shard->global_shape() : value.shape(); }
 };
 
-/// The canonical tensor that a name in a file stands for, or one expert's slice of that tensor.
+/// The part of a tensor that a tensor of a file is.
+struct TensorPart {
+  std::int64_t expert = -1;  ///< -1: the whole tensor
+  int half = -1;             ///< 0 or 1: that half of the expert's rows; -1: all
+  auto operator<=>(const TensorPart&) const = default;
+};
+/// The canonical tensor that a name in a file stands for, or a part of that tensor.
 struct CanonicalTensor {
   std::string name;
-  std::int64_t expert = -1;  ///< -1: the whole tensor
+  TensorPart part = {};
 };
 CanonicalTensor canonical_tensor(std::string_view name_in_file, const NameTable& names);
-/// "...mixer.experts.up_proj", 3 -> "...mixer.experts.3.up_proj.weight"
-std::string expert_tensor_name(std::string_view stacked_name, std::int64_t expert);
+/// The tensors of one expert in files that separate experts: "...mixer.experts.up_proj", "3" ->
+/// "...mixer.experts.3.up_proj.weight", and of "...mlp.experts.gate_up_proj" those of gate_proj and up_proj.
+std::vector<std::string> expert_tensor_names(std::string_view stacked_name, std::string_view expert);
 
-/// How a directory stores one canonical tensor: as one part, or as one part for each expert.
+/// How a directory stores one canonical tensor: as one part, or as one or two parts for each expert, in the
+/// order of experts and halves.
 struct WeightPart {
   std::string name;   ///< in the file
   std::string dtype;  ///< in the file, "BF16"
@@ -87,7 +96,7 @@ class HfWeights {
   /// The first quantized tensor, for messages: "FILE: 'NAME'"; nothing without one.
   std::optional<std::string> quantized() const;
   /// Where the tensor is stored: one place, or, when the files
-  /// separate experts, one for each expert in order.
+  /// separate experts, those of each expert in order (WeightForm).
   std::vector<StoredIn> stored(std::string_view name) const;
   /// The same as parts of the canonical tensor, which has this shape. Error where the files hold other
   /// experts.
@@ -103,8 +112,11 @@ class HfWeights {
  private:
   void add_frozen();
   struct Entry {
-    std::map<std::int64_t, StoredIn> parts;  // by expert; the whole tensor under -1
-    bool per_expert() const { return parts.begin()->first >= 0; }
+    std::map<TensorPart, StoredIn> parts;
+    bool per_expert() const { return parts.begin()->first.expert >= 0; }
+    bool halves() const { return parts.begin()->first.half >= 0; }
+    /// The shape of each part of a tensor of this shape.
+    Shape part_shape(const Shape& whole) const;
   };
   const Entry& at(std::string_view name) const;
   std::filesystem::path directory_;
@@ -119,8 +131,8 @@ class HfWeights {
 WeightFiles load_hf_weights(const HfWeights& weights, std::span<const NamedTensor> into,
                             World* world = nullptr, const OnBytes& on_bytes = {});
 
-/// The form for a model that did not come from files: "backbone." names, one tensor for each expert, one
-/// file, and a config.json. The dtype follows from the config (f32 when unset), and is f32 for keep_f32
+/// The form for a model that did not come from files: canonical names, experts apart, one file, and a
+/// config.json. The dtype follows from the config (f32 when unset), and is f32 for keep_f32
 /// tensors. Tensors of multi-token prediction are included where they are trained.
 WeightFiles default_weight_files(const ModelSetup& setup);
 /// The files beside the weights that travel with a model: config.json, generation_config.json, tokenizer and
@@ -131,8 +143,8 @@ WeightFiles default_weight_files(const ModelSetup& setup);
 /// Error for a FIFO, socket or device of such a name.
 std::map<std::string, std::string> read_companion_files(const std::filesystem::path& directory);
 
-/// The given tensors under their names in the files, in the same order. Stacked experts become one view for
-/// each expert where the files separate experts. `tensors` may be any subset of the model.
+/// The given tensors under their names in the files, in the same order. Stacked experts become views of each
+/// expert where the files separate experts. `tensors` may be any subset of the model.
 std::vector<NamedTensor> to_file_names(std::span<const NamedTensor> tensors, const WeightFiles& files);
 
 struct SaveOptions {
@@ -166,9 +178,8 @@ FileSums save_hf_weights(const std::filesystem::path& directory, std::span<const
 struct WeightChange {
   std::function<bool(std::string_view name)>
       changes;  ///< whether the copy changes the tensor of this canonical name
-  /// Changes the tensor, or the slice of one expert (-1: the whole tensor), in f32
-  /// (f64 for tensors stored in f64), in place.
-  std::function<void(const std::string& name, std::int64_t expert, const Tensor& values)> apply;
+  /// Changes the tensor, or a part of it, in f32 (f64 for tensors stored in f64), in place.
+  std::function<void(const std::string& name, const TensorPart& part, const Tensor& values)> apply;
   /// Changes the files beside the weights (WeightFiles::other_files).
   std::function<void(std::map<std::string, std::string>& files)> companions = {};
 };

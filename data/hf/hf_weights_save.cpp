@@ -19,7 +19,8 @@ WeightFiles default_weight_files(const ModelSetup& setup) {
     WeightForm form{spec.experts, {}};
     if (spec.experts)
       for (std::int64_t e = 0; e < spec.shape[0]; ++e)
-        form.parts.push_back({expert_tensor_name(spec.name, e), stored, single_file_name});
+        for (std::string& name : expert_tensor_names(spec.name, std::to_string(e)))
+          form.parts.push_back({std::move(name), stored, single_file_name});
     else
       form.parts.push_back({spec.name, stored, single_file_name});
     files.tensors.emplace(spec.name, std::move(form));
@@ -37,14 +38,26 @@ const WeightForm& form_of(const NamedTensor& tensor, const WeightFiles& files) {
   expect(found != files.tensors.end(), "tensor '", tensor.name, "' has no place in the weight files");
   const WeightForm& form = found->second;
   const Shape& shape = tensor.global_shape();
-  expect(!form.per_expert || (shape.ndim() >= 1 && shape[0] == static_cast<std::int64_t>(form.parts.size())),
-         "tensor '", tensor.name, "' of shape ", shape, " for ", form.parts.size(), " experts");
+  expect(!form.per_expert || (shape.ndim() >= 1 &&
+                              (std::ssize(form.parts) == shape[0] || std::ssize(form.parts) == 2 * shape[0])),
+         "tensor '", tensor.name, "' of shape ", shape, " for ", form.parts.size(), " tensors of experts");
   return form;
+}
+
+/// Part i of a tensor of this shape.
+TensorPart part_of(const Shape& shape, const WeightForm& form, std::size_t i) {
+  const auto number = static_cast<std::int64_t>(i);
+  if (!form.per_expert) return {};
+  if (std::ssize(form.parts) == shape[0]) return {number};
+  return {number / 2, static_cast<int>(number % 2)};
 }
 
 Shape part_shape(const NamedTensor& tensor, const WeightForm& form) {
   const Shape& shape = tensor.global_shape();
-  return form.per_expert ? Shape(shape.dims().subspan(1)) : shape;
+  if (!form.per_expert) return shape;
+  std::vector<std::int64_t> dims(shape.dims().begin() + 1, shape.dims().end());
+  if (std::ssize(form.parts) > shape[0]) dims[0] /= 2;
+  return Shape(dims);
 }
 
 /// The elements of NamedTensor::value that this process has to save, in ranges.
@@ -183,9 +196,13 @@ std::vector<NamedTensor> to_file_names(std::span<const NamedTensor> tensors, con
   std::vector<NamedTensor> named;
   for (const NamedTensor& tensor : tensors) {
     const WeightForm& form = form_of(tensor, files);
-    for (std::size_t i = 0; i < form.parts.size(); ++i)
-      named.push_back({form.parts[i].name,
-                       form.per_expert ? tensor.value.select(static_cast<std::int64_t>(i)) : tensor.value});
+    for (std::size_t i = 0; i < form.parts.size(); ++i) {
+      const TensorPart part = part_of(tensor.value.shape(), form, i);
+      Tensor value = part.expert < 0 ? tensor.value : tensor.value.select(part.expert);
+      if (const std::int64_t rows = value.ndim() > 0 ? value.dim(0) / 2 : 0; part.half >= 0)
+        value = value.narrow(0, part.half * rows, rows);
+      named.push_back({form.parts[i].name, std::move(value)});
+    }
   }
   return named;
 }
@@ -252,25 +269,25 @@ void copy_hf_model(const std::filesystem::path& from, const std::filesystem::pat
   weights.check_tied_head(tensors);
   WeightFiles files = weights.files(tensors);
   if (change.companions) change.companions(files.other_files);
-  write_directory(
-      to, tensors, files, options, nullptr,
-      [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
-        const WeightPart& part = form.parts[i];
-        const StoredIn stored = weights.stored(tensor.name)[i];
-        const DType dtype = stored_dtype(part, tensor.keep_f32, options);
-        const std::int64_t elements = part_shape(tensor, form).numel();
-        std::function<void(const ByteSink&)> convert = [stored, elements, dtype](const ByteSink& sink) {
-          copy_converted(stored, elements, dtype, sink);
-        };
-        if (change.changes && change.changes(tensor.name))
-          convert = [stored, dtype, apply = change.apply, name = tensor.name,
-                     expert = form.per_expert ? static_cast<std::int64_t>(i) : -1](const ByteSink& sink) {
-            copy_changed(
-                stored, [&](const Tensor& values) { apply(name, expert, values); }, dtype, sink);
-          };
-        return TensorSource{
-            part.name, std::string(stored_name(dtype)), stored.shape(), {{0, elements, convert}}};
-      });
+  write_directory(to, tensors, files, options, nullptr,
+                  [&](const NamedTensor& tensor, const WeightForm& form, std::size_t i) {
+                    const WeightPart& part = form.parts[i];
+                    const StoredIn stored = weights.stored(tensor.name)[i];
+                    const DType dtype = stored_dtype(part, tensor.keep_f32, options);
+                    const std::int64_t elements = part_shape(tensor, form).numel();
+                    std::function<void(const ByteSink&)> convert = [stored, elements,
+                                                                    dtype](const ByteSink& sink) {
+                      copy_converted(stored, elements, dtype, sink);
+                    };
+                    if (change.changes && change.changes(tensor.name))
+                      convert = [stored, dtype, apply = change.apply, name = tensor.name,
+                                 place = part_of(tensor.global_shape(), form, i)](const ByteSink& sink) {
+                        copy_changed(
+                            stored, [&](const Tensor& values) { apply(name, place, values); }, dtype, sink);
+                      };
+                    return TensorSource{
+                        part.name, std::string(stored_name(dtype)), stored.shape(), {{0, elements, convert}}};
+                  });
 }
 
 }  // namespace nemocube

@@ -100,7 +100,7 @@ TEST_CASE("hf weights: frequencies of rotary embeddings in older files are not r
 TEST_CASE("hf weights: names") {
   const auto canonical = [](const char* name) {
     const CanonicalTensor place = canonical_tensor(name, usual_names);
-    return place.expert < 0 ? place.name : cat(place.name, " #", place.expert);
+    return place.part.expert < 0 ? place.name : cat(place.name, " #", place.part.expert);
   };
   CHECK(canonical("model.layers.0.norm.weight") == "backbone.layers.0.norm.weight");
   CHECK(canonical("backbone.embedding.weight") == "backbone.embeddings.weight");
@@ -117,8 +117,8 @@ TEST_CASE("hf weights: names") {
                           "x.mixer.experts.1.up_proj.bias", "x.mixer.experts.1.gate_proj.weight",
                           "x.mixer.experts.12345678901234567890.up_proj.weight", "x.mixer.experts."})
     CHECK(canonical(odd) == odd);
-  CHECK(expert_tensor_name("backbone.layers.1.mixer.experts.up_proj", 12) ==
-        "backbone.layers.1.mixer.experts.12.up_proj.weight");
+  CHECK(expert_tensor_names("backbone.layers.1.mixer.experts.up_proj", "12") ==
+        std::vector<std::string>{"backbone.layers.1.mixer.experts.12.up_proj.weight"});
 }
 
 TEST_CASE("hf weights: names with prefixes of wrappers, and of language models among other parts") {
@@ -252,7 +252,7 @@ TEST_CASE("hf weights: names and forms of every kind are accepted") {
     head = head.to(DType::f64);
     // One projection stacked, the other as one tensor for each expert.
     std::erase_if(named, [](const NamedTensor& t) {
-      return canonical_tensor(t.name, usual_names).expert >= 0 && t.name.find("up_proj") != t.name.npos;
+      return canonical_tensor(t.name, usual_names).part.expert >= 0 && t.name.find("up_proj") != t.name.npos;
     });
     named.push_back(*std::ranges::find(model, "backbone.layers.1.mixer.experts.up_proj", &NamedTensor::name));
     named.back().name = "model.layers.1.mixer.experts.up_proj";

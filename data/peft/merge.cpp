@@ -45,12 +45,16 @@ WeightChange merge_of(const PeftDirectory& adapter) {
   return {.changes =
               [&adapter](std::string_view name) { return adapter.find(module_of_weight(name)) != nullptr; },
           .apply =
-              [&adapter, factors](const std::string& name, std::int64_t expert, const Tensor& values) {
+              [&adapter, factors](const std::string& name, const TensorPart& part, const Tensor& values) {
                 const std::string module(module_of_weight(name));
                 const double scale = adapter.find(module)->scale();
                 factors->load(module, values.dtype());
-                if (expert >= 0)
-                  return add_product(values, factors->a.select(expert), factors->b.select(expert), scale);
+                if (part.expert >= 0) {
+                  Tensor b = factors->b.select(part.expert);
+                  if (const std::int64_t rows = b.dim(0) / 2; part.half >= 0)
+                    b = b.narrow(0, part.half * rows, rows);
+                  return add_product(values, factors->a.select(part.expert), b, scale);
+                }
                 if (values.ndim() == 2) return add_product(values, factors->a, factors->b, scale);
                 for (std::int64_t e = 0; e < values.dim(0); ++e)
                   add_product(values.select(e), factors->a.select(e), factors->b.select(e), scale);

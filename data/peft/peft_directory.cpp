@@ -1,6 +1,7 @@
 #include "data/peft/peft_directory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <system_error>
 
 #include "data/peft/stack_layout.h"
@@ -19,16 +20,32 @@ std::shared_ptr<const SafetensorsFile> open_tensors(const std::filesystem::path&
   return std::make_shared<const SafetensorsFile>(directory / peft_tensors_name);
 }
 
-/// Of an adapter with a pair for each expert.
+/// Of an adapter with a pair for each expert, or two, of the halves of its rows.
 Tensor stacked(const SafetensorsFile& file, const StoredAdapter& adapter, char factor) {
-  const auto entry = [&](std::size_t e) -> const StoredTensor& {
-    return factor == 'A' ? *adapter.pairs[e].a : *adapter.pairs[e].b;
+  const auto entry = [&](std::size_t i) -> const StoredTensor& {
+    return factor == 'A' ? *adapter.pairs[i].a : *adapter.pairs[i].b;
   };
+  const std::size_t of_each = adapter.pairs.size() / static_cast<std::size_t>(adapter.weight.experts);
+  const bool halves = of_each == 2 && factor == 'B';
   const Tensor first = file.meta(entry(0));
-  const Tensor all = Tensor::empty({adapter.weight.experts, first.dim(0), first.dim(1)}, first.dtype(),
-                                   Device::cpu);  // of the file
-  for (std::size_t e = 0; e < adapter.pairs.size(); ++e)
-    file.read(entry(e), 0, all.select(static_cast<std::int64_t>(e)));
+  const std::int64_t rows = first.dim(0);
+  const Tensor all = Tensor::empty({adapter.weight.experts, halves ? 2 * rows : rows, first.dim(1)},
+                                   first.dtype(), Device::cpu);  // of the file
+  for (std::size_t i = 0; i < adapter.pairs.size(); ++i) {
+    const Tensor of_expert = all.select(static_cast<std::int64_t>(i / of_each));
+    const auto half = static_cast<std::int64_t>(i % of_each);
+    if (halves) {
+      file.read(entry(i), 0, of_expert.narrow(0, half * rows, rows));
+    } else if (half == 0) {
+      file.read(entry(i), 0, of_expert);
+    } else {
+      const Tensor of_other = file.tensor(entry(i));
+      require(std::memcmp(of_expert.address(), of_other.address(),
+                          static_cast<std::size_t>(of_other.numel() * size_of(of_other.dtype()))) == 0,
+              file.path().string(), ": ", entry(i - 1).name, " and ", entry(i).name,
+              " differ; want the same, because both layers are one weight here");
+    }
+  }
   return all;
 }
 

@@ -1,6 +1,7 @@
 #include "data/peft/peft_names.h"
 
 #include "core/error.h"
+#include "data/hf/hf_weights.h"
 #include "data/hf/language_part.h"
 
 namespace nemocube {
@@ -49,9 +50,11 @@ std::string canonical_module(std::string_view path_in_file, const ModelNames& na
   return names.table().canonical(without_language_prefix(path_in_file));
 }
 
-std::string expert_path(std::string_view stack, std::string_view expert) {
-  const std::size_t dot = stack.rfind('.');
-  return cat(stack.substr(0, dot + 1), expert, stack.substr(dot));
+std::vector<std::string> expert_paths(std::string_view stack, std::string_view expert) {
+  constexpr std::string_view ending = ".weight";
+  std::vector<std::string> paths = expert_tensor_names(stack, expert);
+  for (std::string& path : paths) path.resize(path.size() - ending.size());
+  return paths;
 }
 
 std::string_view module_of_weight(std::string_view name) {

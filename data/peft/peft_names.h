@@ -26,7 +26,8 @@ AdaptableWeights adaptable_weights(const ModelSetup& setup);
 /// The stacks of a module with experts, "....mixer.experts", in the order in which PEFT
 /// wraps them: where both have an adapter, the first one is named
 /// "....mixer.experts.base_layer", the second one "....mixer.experts".
-constexpr std::array<std::string_view, 2> expert_stacks{"up_proj", "down_proj"};
+constexpr std::string_view outer_stack = "down_proj";
+constexpr std::array<std::string_view, 3> expert_stacks{"up_proj", "gate_up_proj", outer_stack};
 constexpr std::string_view wrapped_stack = ".base_layer";
 
 /// The name of a tensor with an adapter: "base_model.model.PATH.lora_A.weight", where "base_model.model." may
@@ -45,8 +46,9 @@ std::string peft_key(std::string_view path, char factor);
 /// "layers.0.mixer.q_proj" -> the second of them. A prefix of language models may stand before them
 /// (without_language_prefix()). The way back is NameTable::class_name().
 std::string canonical_module(std::string_view path_in_file, const ModelNames& names);
-/// "....mixer.experts.up_proj", 3 -> "....mixer.experts.3.up_proj"
-std::string expert_path(std::string_view stack, std::string_view expert);
+/// The layers of one expert: "....mixer.experts.up_proj", 3 -> "....mixer.experts.3.up_proj", and of
+/// "....mlp.experts.gate_up_proj" gate_proj and up_proj, each with half of the rows.
+std::vector<std::string> expert_paths(std::string_view stack, std::string_view expert);
 
 /// The module of a weight, by which adapters are named: the name without ".weight".
 std::string_view module_of_weight(std::string_view name);

@@ -103,7 +103,7 @@ class Finder {
     std::string path;
     const StoredPair* pair;
   };
-  using Experts = std::map<std::int64_t, Part>;
+  using Experts = std::map<TensorPart, Part>;
 
   /// Copies of what an adapted layer has, which PEFT saves of lm_head.
   static constexpr std::string_view base_weight = ".base_layer.weight", base_bias = ".base_layer.bias";
@@ -137,8 +137,8 @@ class Finder {
     if (const auto weight = weights_.find(module); weight != weights_.end())
       return weight->second.experts == 0 ? add_linear(*weight, path, pair) : add_stack(*weight, path, pair);
     const CanonicalTensor slice = canonical_tensor(module + ".weight", names_.table());
-    if (slice.expert >= 0 && weights_.contains(slice.name)) {
-      const auto [same, added] = experts_[slice.name].emplace(slice.expert, Part{path, &pair});
+    if (slice.part.expert >= 0 && weights_.contains(slice.name)) {
+      const auto [same, added] = experts_[slice.name].emplace(slice.part, Part{path, &pair});
       if (!added) refuse_twice(same->second.pair->a->name, pair.a->name);
       return;
     }
@@ -296,7 +296,7 @@ class Finder {
       return;
     }
     if (wrapped.inner) {
-      expect(stacks.size() == expert_stacks.size(), name_, ": stacks of experts of ", path);
+      expect(stacks.size() == 2, name_, ": stacks of experts of ", path);
       place_stack(path, *wrapped.inner, std::span(stacks).first(1));
       place_stack(path, *wrapped.outer, std::span(stacks).last(1));
       return;
@@ -322,14 +322,21 @@ class Finder {
   void join_experts(const std::string& stack, const Experts& parts) {
     const AdaptableWeight& weight = weights_.at(stack);
     StoredAdapter adapter{weight, {}, std::nullopt, {}};
-    for (std::int64_t e = 0; e < weight.experts; ++e)
-      if (!parts.contains(e)) missing_.add(expert_path(names_.table().class_name(stack), std::to_string(e)));
-    for (const auto& [expert, part] : parts) {
-      if (expert >= weight.experts) {
+    const bool halves = parts.begin()->first.half >= 0;
+    for (std::int64_t e = 0; e < weight.experts; ++e) {
+      const std::vector<std::string> paths =
+          expert_paths(names_.table().class_name(stack), std::to_string(e));
+      for (std::size_t i = 0; i < paths.size(); ++i)
+        if (!parts.contains({e, halves ? static_cast<int>(i) : -1})) missing_.add(paths[i]);
+    }
+    AdaptableWeight layer = weight;
+    if (halves) layer.out /= 2;
+    for (const auto& [place, part] : parts) {
+      if (place.expert >= weight.experts) {
         unknown_.add(part.pair->a->name);
         continue;
       }
-      if (!check_pair(part.path, *part.pair, weight)) return;
+      if (!check_pair(part.path, *part.pair, layer)) return;
       const LoraModule module = module_of(part.path, part.pair->a->shape[0], weight, *part.pair);
       if (adapter.pairs.empty()) adapter.module = module;
       const StoredPair& first = adapter.pairs.empty() ? *part.pair : adapter.pairs.front();
@@ -348,8 +355,8 @@ class Finder {
     for (const std::string& target : peft_.target_modules) {
       const std::string module = canonical(target);
       const CanonicalTensor place = canonical_tensor(module + ".weight", names_.table());
-      const std::string& name = place.expert >= 0 ? place.name : module;
-      if (place.expert < 0 && weights_.contains(name) && weights_.at(name).experts > 0) continue;
+      const std::string& name = place.part.expert >= 0 ? place.name : module;
+      if (place.part.expert < 0 && weights_.contains(name) && weights_.at(name).experts > 0) continue;
       if (weights_.contains(name) && !found_.contains(name)) missing_.add(target);
     }
     for (const std::string& target : peft_.target_parameters)

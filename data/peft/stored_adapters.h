@@ -21,7 +21,7 @@ struct StoredAdapter {
   AdaptableWeight weight;
   LoraModule module;
   std::optional<StackLayout> layout;  ///< of a stack of experts in one pair
-  std::vector<StoredPair> pairs;      ///< one, or one for each expert
+  std::vector<StoredPair> pairs;      ///< one, or of each expert one or those of both halves of its rows
 };
 using StoredAdapters = std::map<std::string, StoredAdapter, std::less<>>;  ///< by canonical module name
 

@@ -84,9 +84,11 @@ void add_ranks(std::map<std::string, Json>& config, const HeldAdapters& adapters
   Json rank_pattern = Json::object(), alpha_pattern = Json::object();
   for (const auto& [name, adapter] : adapters) {
     const bool split = adapter.is_stack() && form == ExpertForm::per_expert;
-    const std::string path = split ? expert_path(adapter.path, "[0-9]+") : adapter.path;
-    if (adapter.module.rank != rank) rank_pattern[path] = adapter.module.rank;
-    if (adapter.module.alpha != alpha) alpha_pattern[path] = json_number(adapter.module.alpha);
+    for (const std::string& path :
+         split ? expert_paths(adapter.path, "[0-9]+") : std::vector<std::string>{adapter.path}) {
+      if (adapter.module.rank != rank) rank_pattern[path] = adapter.module.rank;
+      if (adapter.module.alpha != alpha) alpha_pattern[path] = json_number(adapter.module.alpha);
+    }
   }
   config["r"] = rank;
   config["lora_alpha"] = json_number(alpha);
@@ -103,7 +105,8 @@ void add_targets(std::map<std::string, Json>& config, const HeldAdapters& adapte
       parameters.insert(adapter.path);
     else
       for (std::int64_t e = 0; e < adapter.a.dim(0); ++e)
-        modules.insert(expert_path(adapter.path, std::to_string(e)));
+        for (std::string& path : expert_paths(adapter.path, std::to_string(e)))
+          modules.insert(std::move(path));
   }
   config["target_modules"] = modules.empty() ? Json::array() : Json(modules);
   config["target_parameters"] = parameters.empty() ? Json() : Json(parameters);
@@ -173,10 +176,16 @@ std::string stack_path(const std::string& name, const HeldAdapters& adapters) {
   const std::size_t dot = name.rfind('.');
   const std::string module = name.substr(0, dot), stack = name.substr(dot + 1);
   expect(std::ranges::find(expert_stacks, stack) != expert_stacks.end(), "stack of experts '", name, "'");
-  const bool wrapped =
-      stack == expert_stacks.front() && adapters.contains(cat(module, '.', expert_stacks.back()));
+  const bool wrapped = stack != outer_stack && adapters.contains(cat(module, '.', outer_stack));
   const std::string& path = adapters.at(name).path;
   return cat(path.substr(0, path.rfind('.')), wrapped ? wrapped_stack : "");
+}
+
+/// The pairs of one expert: layers that are parts of one weight share A.
+void add_expert(SourceList& list, const std::vector<std::string>& paths, const Tensor& a, const Tensor& b) {
+  const std::int64_t rows = b.dim(0) / std::ssize(paths);
+  for (std::size_t i = 0; i < paths.size(); ++i)
+    list.add(paths[i], a, b.narrow(0, static_cast<std::int64_t>(i) * rows, rows));
 }
 
 std::vector<TensorSource> sources_of(const HeldAdapters& adapters, ExpertForm form, bool writes) {
@@ -191,7 +200,7 @@ std::vector<TensorSource> sources_of(const HeldAdapters& adapters, ExpertForm fo
       list.add(stack_path(name, adapters), join_rows(transpose_each(b)), join_columns(transpose_each(a)));
     else
       for (std::int64_t e = 0; e < a.dim(0); ++e)
-        list.add(expert_path(adapter.path, std::to_string(e)), a.select(e), b.select(e));
+        add_expert(list, expert_paths(adapter.path, std::to_string(e)), a.select(e), b.select(e));
   }
   return list.take();
 }

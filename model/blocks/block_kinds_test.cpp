@@ -32,7 +32,7 @@ TEST_CASE("block kinds: each tensor of a model has a row, and each row is in som
   std::set<std::string_view> rows;
   const ModelConfig config = tiny_config_with_all_tensors();
   for (const ModelConfig& of : {config, tiny_llama_config(), tiny_windowed_config(NormKind::layernorm),
-                                tiny_config("L"), tiny_baichuan_config()})
+                                tiny_config("L"), tiny_baichuan_config(), tiny_gated_experts_config()})
     for (const TensorSpec& spec : tensor_specs(of)) {
       REQUIRE(spec.cut);
       CHECK(spec.id.whole() == spec.module.whole());
@@ -44,7 +44,7 @@ TEST_CASE("block kinds: each tensor of a model has a row, and each row is in som
       rows.insert(row->name);
       CHECK(row->law == spec.law);
       CHECK(&row->cut == spec.cut);
-      CHECK(row->keep_f32 == spec.keep_f32);
+      CHECK(keeps_f32(*row, of.of_tensor(spec.id)) == spec.keep_f32);
       CHECK(keeps_f32(of, spec.id) == spec.keep_f32);
     }
   for (const BlockKind kind : block_kinds())

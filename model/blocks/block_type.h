@@ -25,11 +25,17 @@ struct BlockTensor {
   InitialLaw law;
   CutRule cut = {};
   bool keep_f32 = false, buffer = false, experts = false;  ///< see TensorSpec
+  bool (*keep_f32_where)(const BlockConfig&) = nullptr;    ///< in the place of keep_f32: the config decides
   bool adaptable = true;  ///< false: no linear layer, though initialised as one (routers)
 };
 
 /// The module whose style counts for the tensor, below the block: CutRule::module, or the tensor's own.
 std::string_view module_of(const BlockTensor& tensor);
+
+/// TensorSpec::keep_f32 of the tensor in a block of this config.
+inline bool keeps_f32(const BlockTensor& tensor, const BlockConfig& config) {
+  return tensor.keep_f32_where ? tensor.keep_f32_where(config) : tensor.keep_f32;
+}
 
 /// For BlockTensor::shape: the shape of these sizes; nothing unless `has`.
 template <class... Sizes>
@@ -139,7 +145,7 @@ class BlockType {
   virtual std::unique_ptr<Mixer> make(const MixerSources& sources, const TensorName& name) const = 0;
 
   /// The module that all rows of the residual stream enter. Tensor parallelism cuts the block where it cuts
-  /// this module.
+  /// this module. Empty: none, each rank works on rows of its own.
   virtual std::string_view entry(const BlockConfig& config) const = 0;
   /// The counts that the number of tensor-parallel ranks has to divide.
   virtual std::vector<Division> divisions(const BlockConfig& config) const = 0;

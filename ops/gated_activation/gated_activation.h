@@ -34,4 +34,12 @@ enum class GateActivation : std::uint8_t {
 ///            linear units" (Hendrycks and Gimpel, 2016)
 Var gated_activation(Context& ctx, Var gate, Var up, GateActivation phi);
 
+/// The same with both operands in one tensor [..., 2 I]: gate are the first I columns, up the others.
+/// y is [..., I], new memory.
+///
+/// layout     row stride free
+/// gradient   as above; both overwrite gate_up when no other tensor shares its storage as the closure runs
+/// errors     Error when gate_up is undefined, not of a floating dtype, or of an odd last dimension
+Var gated_activation(Context& ctx, Var gate_up, GateActivation phi);
+
 }  // namespace nemocube

@@ -226,6 +226,47 @@ TEST_CASE("gated_activation: windows of one projection, gradients into windows, 
   });
 }
 
+TEST_CASE("gated_activation: both operands in one tensor" * doctest::test_suite("cuda")) {
+  for_dtypes([](Device device, DType dtype) {
+    for (const std::int64_t width : {1, 11, 16}) {
+      CAPTURE(width);
+      const Tensor wide = random_tensor({9, 2 * width}, dtype, 1, 2).to(device),
+                   dy = random_tensor({9, width}, dtype, 2).to(device), keep = wide.clone();
+      const Operands o{wide.narrow(-1, 0, width), wide.narrow(-1, width, width), dy};
+      for_gates([&](GateActivation phi) {
+        const Outcome want = run(o, phi);
+        const auto check = [&](Var x, bool in_place) {
+          Tape tape;
+          Context ctx;
+          ctx.tape = &tape;
+          const std::shared_ptr<GradNode> node = x.node();
+          const void* const place = x.value().address();
+          const Var y = gated_activation(ctx, std::move(x), phi);
+          const Tensor first = y.value().clone(), again = y.node()->again();
+          tape.backward(y, o.dy.clone());
+          CHECK_BITS(first, want.y);
+          CHECK_BITS(again, want.y);
+          const Tensor dx = node->grad();
+          CHECK((dx.address() == place) == in_place);
+          CHECK_BITS(dx.narrow(-1, 0, width).as_contiguous(), want.dgate);
+          CHECK_BITS(dx.narrow(-1, width, width).as_contiguous(), want.dup);
+        };
+        check(intermediate(wide.clone()), true);
+        check(intermediate(wide), false);  // `wide` is another holder
+        CHECK_BITS(wide, keep);
+        Context ctx;
+        CHECK_BITS(gated_activation(ctx, Var(wide), phi).value(), want.y);
+      });
+    }
+    Context ctx;
+    const Tensor odd = Tensor::zeros({2, 3}, dtype, device);
+    CHECK_THROWS_WITH_AS(gated_activation(ctx, Var(odd), GateActivation::silu),
+                         "gated_activation: gate_up: want an even last dimension, got shape [2, 3]", Error);
+    CHECK(gated_activation(ctx, Var(Tensor::zeros({0, 4}, dtype, device)), GateActivation::silu).shape() ==
+          Shape{0, 2});
+  });
+}
+
 TEST_CASE("gated_activation: rows of every alignment" * doctest::test_suite("cuda")) {
   for (const Device device : test_devices())
     for (const DType dtype : {DType::f32, DType::bf16})

@@ -108,7 +108,7 @@ Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var&
   Var y = make_result(grouped_linear_forward(x.value(), offsets, weight.value(), on_host),
                       ctx.records({&x, &weight}));
   if (!y.needs_grad()) return y;
-  const Tensor kept_x = weight.needs_grad() ? x.value() : Tensor();
+  const Kept kept_x = weight.needs_grad() ? Kept(x) : Kept();
   const Tensor kept_weight = x.needs_grad() ? weight.value() : Tensor();
   ctx.tape->record("grouped_linear", [kept_x, kept_weight, offsets, on_host, nx = x.node(),
                                       nw = weight.node(), out = y.node(), tape = ctx.tape] {
@@ -117,9 +117,9 @@ Var grouped_linear(Context& ctx, const Var& x, const Tensor& offsets, const Var&
     contribute(
         nx, [&](const Output& dx) { grouped_linear_backward_input(dx, dy, offsets, kept_weight, on_host); });
     if (nw)
-      tape->weight_work([kept_x, dy, offsets, on_host, nw] {
-        contribute(
-            nw, [&](const Output& dw) { grouped_linear_backward_weight(dw, dy, offsets, kept_x, on_host); });
+      tape->weight_work([x = kept_x.get(), dy, offsets, on_host, nw] {
+        contribute(nw,
+                   [&](const Output& dw) { grouped_linear_backward_weight(dw, dy, offsets, x, on_host); });
       });
   });
   return y;

@@ -11,7 +11,7 @@ namespace nemocube {
 ///            empty; their dW is zero
 /// dtypes     x, weight, y alike: f32, f64 or bf16; sums in f32 (f64 for f64)
 /// layout     row stride of x free
-/// gradients  as for linear
+/// gradients  as for linear; an x that its operation can compute again is not kept (GradNode::again)
 /// variants   grouped: a kernel for all groups, which reads `offsets` on the device.
 ///            products: a product of matmul() for each group. The host must know the offsets: on the CPU it
 ///            reads `offsets`, elsewhere it wants `host_offsets`, the same numbers in host memory, and throws

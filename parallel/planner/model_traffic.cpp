@@ -43,15 +43,17 @@ ModelTraffic::ModelTraffic(const ModelSetup& setup, const ParallelPlan& plan, co
   for (std::int64_t i = 0; i < config.num_layers(); ++i) {
     const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
     const TensorName name = block_name(i);
-    blocks_.push_back({kind->cores(config.block(i)), cut(mixer_name(i, kind->entry(config.block(i)))),
-                       config.shares_norm(name), config.shares_sum(name),
-                       config.block(i).residual != Residual::shared_norm,
+    const std::string_view entry = kind->entry(config.block(i));
+    blocks_.push_back({kind->cores(config.block(i)), !entry.empty(),
+                       !entry.empty() && cut(mixer_name(i, entry)), config.shares_norm(name),
+                       config.shares_sum(name), config.block(i).residual != Residual::shared_norm,
                        !config.shares_norm_with_next(name)});
   }
   for (std::int64_t i = 0; setup.choices.mtp.depths > 0 && i < std::ssize(config.mtp_blocks); ++i) {
     const BlockKind kind = config.mtp_blocks[static_cast<std::size_t>(i)];
-    mtp_blocks_.push_back(
-        {kind->cores(config.common()), cut(mixer_of(depth_name(i)) / kind->entry(config.common()))});
+    const std::string_view entry = kind->entry(config.common());
+    mtp_blocks_.push_back({kind->cores(config.common()), !entry.empty(),
+                           !entry.empty() && cut(mixer_of(depth_name(i)) / entry)});
   }
   for (std::int64_t rank = 0; rank < plan.grid.cp; ++rank) {
     const SequenceCut part(load.microbatch, plan.grid.cp, rank);
@@ -96,16 +98,16 @@ void ModelTraffic::add_block(RankTraffic& traffic, const GridPlace& place, const
   const Times in_blocks{load_.checkpointing ? m + backward : m, backward};  // forward again before backward
   const std::int64_t input_gradient = pass.input_gradient ? m : 0;
   // What several blocks send together is not sent again.
-  if (!block.enters_with_others)
+  if (!block.enters_with_others && block.all_rows)
     add_way_in(traffic, place, block.cut, {in_blocks.forward, input_gradient});
-  else if (block.first)
+  else if (block.enters_with_others && block.first)
     add_way_in(traffic, place, block.cut, {m, input_gradient});
   if (block.cores.attention) add_attention(traffic, place, *block.cores.attention, block.cut, in_blocks);
   if (block.cores.scan) add_scan(traffic, place, *block.cores.scan, block.cut, in_blocks);
   if (block.cores.experts) add_experts(traffic, place, block, in_blocks);
-  if (!block.leaves_with_others)
+  if (!block.leaves_with_others && block.all_rows)
     add_way_out(traffic, place, block.cut, in_blocks);
-  else if (block.last)
+  else if (block.leaves_with_others && block.last)
     add_way_out(traffic, place, block.cut, {m, sum_backward ? m : 0});
 }
 

@@ -33,7 +33,8 @@ class ModelTraffic {
  private:
   struct Block {
     BlockCores cores;
-    bool cut;  ///< over tp
+    bool all_rows;  ///< enter the block (BlockType::entry)
+    bool cut;       ///< over tp
     /// Whether rows enter, or leave, together with rows of other blocks on the same norm (SharedWays): the
     /// common message counts with the first block, or with the last.
     bool enters_with_others = false, leaves_with_others = false, first = true, last = true;

@@ -156,10 +156,8 @@ TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) c
   TensorCut cut;
   std::vector<Range> rows;
   std::int64_t at = 0;  // elements so far
-  const auto segments = spec.cut->segments ? spec.cut->segments(config_.of_tensor(spec.id))
-                                           : std::vector{RowSegment{spec.shape[0]}};
   std::int64_t row = 0;
-  for (const RowSegment& segment : segments) {
+  for (const RowSegment& segment : segments(spec, spec.shape[0])) {
     // With fewer heads than ranks, neighbours hold the same.
     const std::int64_t parts = segment.heads > 0 ? std::min(sizes_.tp, segment.heads) : sizes_.tp,
                        holders = sizes_.tp / parts;
@@ -175,10 +173,21 @@ TensorCut TensorCuts::by_columns(const TensorSpec& spec, std::int64_t tp_rank) c
   return cut;
 }
 
+std::vector<RowSegment> TensorCuts::segments(const TensorSpec& spec, std::int64_t rows) const {
+  return spec.cut->segments ? spec.cut->segments(config_.of_tensor(spec.id)) : std::vector{RowSegment{rows}};
+}
+
 TensorCut TensorCuts::expert(const TensorSpec& spec, int width_dim, const GridPlace& place) const {
   Shard shard = Shard(spec.shape).cut(0, even_part({0, spec.shape[0]}, sizes_.ep, place.ep));
-  if (width_dim >= 0)
-    shard = shard.cut(width_dim, even_part({0, spec.shape[width_dim]}, sizes_.expt_tp, place.expt_tp));
+  if (width_dim >= 0) {
+    std::vector<Range> parts;
+    std::int64_t first = 0;
+    for (const RowSegment& segment : segments(spec, spec.shape[width_dim])) {
+      parts.push_back(even_part({first, first + segment.rows}, sizes_.expt_tp, place.expt_tp));
+      first += segment.rows;
+    }
+    shard = shard.cut(width_dim, parts);
+  }
   TensorCut cut = unshared(std::move(shard));
   cut.expert = true;
   if (width_dim < 0 && sizes_.expt_tp > 1) {

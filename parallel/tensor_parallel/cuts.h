@@ -59,6 +59,8 @@ class TensorCuts {
 
  private:
   TensorCut factor(const TensorSpec& spec, const GridPlace& place) const;
+  /// CutRule::segments of a tensor with so many rows.
+  std::vector<RowSegment> segments(const TensorSpec& spec, std::int64_t rows) const;
   TensorCut by_columns(const TensorSpec& spec, std::int64_t tp_rank) const;
   /// width_dim: the dimension that is cut over expt_tp; -1: none, and the ranks' gradients are partial.
   TensorCut expert(const TensorSpec& spec, int width_dim, const GridPlace& place) const;

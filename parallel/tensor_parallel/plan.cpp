@@ -113,14 +113,17 @@ void check_whole_mixers(const std::map<TensorName, TensorStyle>& styles, const M
 
 /// Mixers on one norm enter and leave the residual stream together (SharedWays).
 void check_shared_norms(const std::map<TensorName, TensorStyle>& styles, const ModelConfig& config) {
-  const auto entry = [&](std::int64_t block) -> const ModuleStyle& {
+  const ModuleStyle* before = nullptr;  // the entry of a block on the same norm
+  for (std::int64_t block = 0; block < config.num_layers(); ++block) {
     const BlockKind kind = config.blocks[static_cast<std::size_t>(block)];
-    return *styles.find(mixer_name(block, kind->entry(config.block(block))));
-  };
-  for (std::int64_t block = 0; block < config.num_layers(); ++block)
-    if (config.shares_norm_with_next(block_name(block)))
-      check_alike(entry(block), entry(block + 1), config.names,
+    const std::string_view module = kind->entry(config.block(block));
+    const ModuleStyle* const entry = module.empty() ? nullptr : &*styles.find(mixer_name(block, module));
+    if (before && entry)
+      check_alike(*before, *entry, config.names,
                   ": their blocks work on the same norm, so that what they send is sent once");
+    if (entry) before = entry;
+    if (!config.shares_norm_with_next(block_name(block))) before = nullptr;
+  }
 }
 
 /// A module that patterns can name.

@@ -22,7 +22,7 @@
 ///     ...mixer.in_proj / out_proj                   colwise / rowwise     by head and group
 ///     ...mixer.up_proj / down_proj                  colwise / rowwise     also those of shared_experts
 ///     ...mixer.gate, fc1_latent_proj, fc2_latent_proj                     sequence_parallel
-///     ...mixer.experts.up_proj / down_proj          expert_colwise / expert_rowwise
+///     ...mixer.experts.up_proj / down_proj          expert_colwise / expert_rowwise, also gate_up_proj
 ///
 /// The kinds of blocks say so themselves (model/blocks, CutRule). A mixer (or shared expert) is cut as a
 /// whole or is `replicated` as a whole, and mixers on one norm (Residual::shared_norm) are alike. Modules
@@ -39,6 +39,7 @@
 ///                                     are cut
 ///     colwise or rowwise, grouped_gemm, and of the stack moe_tp_experts, ep_dispatch_experts
 ///                                     experts: over how many ranks, the grid says (a note)
+///     packed_colwise                  experts.gate_up_proj, likewise
 ///
 /// The others are refused by name. Words for what the grid decides here are skipped with a note.
 namespace nemocube {

@@ -249,7 +249,7 @@ TEST_CASE("tensor plan: what makes no plan") {
         "Unknown parallel style 'colwize' for 'lm_head'; want one of replicated, colwise, rowwise, "
         "colwise_rep, rowwise_rep, sequence_parallel, vocab_parallel, expert_colwise, expert_rowwise, "
         "replicated_with_grad_allreduce, replicate, colwise_gather_output, rowwise_split_input, "
-        "embedding_rowwise, grouped_gemm, moe_tp_experts, ep_dispatch_experts");
+        "embedding_rowwise, packed_colwise, grouped_gemm, moe_tp_experts, ep_dispatch_experts");
   CHECK(error_of({{"model.layers.*.q_proj", "colwise"}}, "-") ==
         "the tensor-parallel plan: 'model.layers.*.q_proj' matches no module of this model; the modules are "
         "backbone.embeddings, backbone.layers.*.norm, backbone.layers.*.mixer.up_proj, "

@@ -6,8 +6,6 @@
 namespace nemocube {
 namespace {
 
-constexpr std::string_view no_packed_weights = "no weight here holds a gate and its other half";
-
 constexpr std::array all{
     TensorPlanWord{"replicated"},
     TensorPlanWord{"colwise"},
@@ -23,12 +21,12 @@ constexpr std::array all{
     TensorPlanWord{"colwise_gather_output", "colwise_rep"},
     TensorPlanWord{"rowwise_split_input", "rowwise_rep"},
     TensorPlanWord{"embedding_rowwise"},
+    TensorPlanWord{"packed_colwise"},
     TensorPlanWord{"grouped_gemm"},
     TensorPlanWord{.word = "moe_tp_experts", .of_experts = true},
     TensorPlanWord{.word = "ep_dispatch_experts", .of_experts = true},
     TensorPlanWord{"embedding_colwise", "", "embeddings are cut by tokens", "embedding_rowwise"},
-    TensorPlanWord{"packed_colwise", "", no_packed_weights, "colwise"},
-    TensorPlanWord{"packed_rowwise", "", no_packed_weights, "rowwise"},
+    TensorPlanWord{"packed_rowwise", "", "no weight here has the columns of two layers", "rowwise"},
     TensorPlanWord{"all_reduce", "", "the last layer of a module adds the outputs of all ranks", "rowwise"},
     TensorPlanWord{"local_params", "", "parameters beside a linear layer are cut with it", "colwise"},
     TensorPlanWord{"mla_kv_a_proj", "", "no attention here has latent keys and values", "replicated"},

@@ -148,6 +148,11 @@ const std::vector<FamilyModel>& family_models() {
                                     {"llama_4_scaling_beta", 0.3}}}}),
       family_model("qwen2", {{"use_sliding_window", true}, {"sliding_window", 4}, {"max_window_layers", 2}}),
       family_model("qwen3", {{"attention_bias", true}}),
+      family_model("qwen3_moe", {{"num_experts", 8},
+                                 {"num_experts_per_tok", 2},
+                                 {"moe_intermediate_size", 4},
+                                 {"norm_topk_prob", true},
+                                 {"mlp_only_layers", {1}}}),
       // Eight blocks in five layers.
       family_model("nemotron-nas", {{"num_hidden_layers", 5},
                                     {"block_configs",

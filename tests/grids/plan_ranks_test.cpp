@@ -196,8 +196,8 @@ TEST_CASE("families: a step of a model of every family sends and holds what the 
   const char* wish = std::getenv("NEMOCUBE_GRIDS");
   std::size_t number = 0;
   for (const GridCase& of : grid_cases(test_world().size(), wish ? wish : "")) {
-    const GridCase c = without_experts(of);
     for (const auto& [family, model] : family_models_of(number++, wish && std::string_view(wish) == "all")) {
+      const GridCase c = model.has_experts() ? of : without_experts(of);
       CAPTURE(name_of(c));
       CAPTURE(family);
       ModelSetup config = model;

@@ -45,7 +45,7 @@ SMALL = dict(
 
 # The model_type of a family, and its classes without "Config" and "ForCausalLM".
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral3": "Ministral3", "qwen2": "Qwen2", "qwen3": "Qwen3",
-           "nemotron-nas": "DeciLM", "gemma3_text": "Gemma3", "phi": "Phi", "baichuan": "Baichuan"}
+           "qwen3_moe": "Qwen3Moe", "nemotron-nas": "DeciLM", "gemma3_text": "Gemma3", "phi": "Phi", "baichuan": "Baichuan"}
 CONFIGS = {"gemma3_text": "Gemma3Text"}  # where the class of the config has another name
 MODULES = {"gemma3_text": "gemma3"}  # where the module of the classes has another name than the family
 # Of families that transformers does not have.
@@ -116,6 +116,27 @@ CASES = {
         by_hand=False,
         keys=dict(
             num_key_value_heads=2, head_dim=8, tie_word_embeddings=False, attention_bias=True,
+            rope_parameters=dict(rope_type="default", rope_theta=100.0),
+        ),
+    ),
+    # Weights of a token's experts that add up to 1; a file with a tensor for each expert.
+    "qwen3_moe": dict(
+        seed=30,
+        by_hand=True,
+        experts_apart=True,
+        keys=dict(
+            num_key_value_heads=2, head_dim=8, tie_word_embeddings=False, rope_theta=100.0, num_experts=4, num_experts_per_tok=2,
+            moe_intermediate_size=6, norm_topk_prob=True,
+        ),
+    ),
+    # Layer 1 is dense.
+    "qwen3_moe_dense": dict(
+        family="qwen3_moe",
+        seed=31,
+        by_hand=False,
+        keys=dict(
+            num_hidden_layers=3, intermediate_size=8, num_key_value_heads=2, head_dim=4, tie_word_embeddings=True, attention_bias=True,
+            num_experts=3, num_experts_per_tok=2, moe_intermediate_size=4, norm_topk_prob=False, mlp_only_layers=[1],
             rope_parameters=dict(rope_type="default", rope_theta=100.0),
         ),
     ),
@@ -292,7 +313,7 @@ def load(directory, dtype):
         model.load_state_dict(safetensors.torch.load_file(directory / "model.safetensors"))
     else:
         model, info = class_of(family, "ForCausalLM").from_pretrained(
-            directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+            directory, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager", output_loading_info=True)
         problems = {key: value for key, value in info.items() if value}
         if problems:
             raise RuntimeError(f"{directory}: Hugging Face did not load every tensor: {problems}")
@@ -353,7 +374,25 @@ def write_model(directory, gen):
         shapes = {n: t.shape for n, t in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         shapes.pop("lm_head.weight", None)
-    files.write_model(directory, {n: random_value(n, shapes[n], gen).float() for n in sorted(shapes)}, shards=1)
+    tensors = {n: random_value(n, shapes[n], gen).float() for n in sorted(shapes)}
+    files.write_model(directory, as_in_files(directory, tensors), shards=1)
+
+
+def as_in_files(directory, tensors):
+    """With tensors of each expert in the place of the stacks, as Hugging Face saves them, where the case says so."""
+    if not CASES[directory.name].get("experts_apart"):
+        return tensors
+    apart = {}
+    for name, tensor in tensors.items():
+        module, _, member = name.rpartition(".")
+        if not module.endswith(".experts"):
+            apart[name] = tensor
+            continue
+        for number, expert in enumerate(tensor):
+            parts = zip(("gate_proj", "up_proj"), expert.chunk(2)) if member == "gate_up_proj" else [(member, expert)]
+            for part, value in parts:
+                apart[f"{module}.{number}.{part}.weight"] = value.contiguous()
+    return apart
 
 
 def one_step(model, optimizer, ids, labels, rate):
@@ -403,6 +442,7 @@ def make_case(name, case, out, report):
     files.write_tensors(directory / "input.safetensors", {"input_ids": ids, "labels": labels})
     model = load(directory, torch.float64)
     logits, loss, grads = forward_backward(model, ids, labels)
+    grads = as_in_files(directory, grads)
     expected = {"logits": logits, "loss": loss, **{f"grad.{n}": g for n, g in grads.items()}}
     files.write_tensors(directory / "expected.safetensors", {n: t.float() for n, t in expected.items()})
     rows, row_labels = learnable_rows(gen, STEPS * GLOBAL_BATCH, TRAIN_SEQ, SMALL["vocab_size"])
@@ -415,6 +455,7 @@ def make_case(name, case, out, report):
     print(f"{name}: loss {loss.item():.4f}, 20 steps {records[0]['loss']:.4f} -> {records[-1]['loss']:.4f}, {size / 1e3:.0f} kB")
     if report:
         logits32, _, grads32 = forward_backward(load(directory, torch.float32), ids, labels)
+        grads32 = as_in_files(directory, grads32)
         worst = max(distance(grads32[n], g) for n, g in grads.items())
         steps32 = train(directory, tokens, torch.float32)
         drift = max(abs(a["loss"] - b["loss"]) / b["loss"] for a, b in zip(steps32, records))
@@ -425,8 +466,9 @@ def make_case(name, case, out, report):
 ADAPTED = {
     "llama": ["q_proj", "down_proj"], "mistral": ["v_proj", "gate_proj"], "ministral3": ["k_proj", "up_proj"],
     "qwen2": ["q_proj", "o_proj"], "qwen3": ["k_proj", "o_proj"], "gemma3": ["q_proj", "down_proj"],
-    "gemma3_biases": ["o_proj", "lm_head"], "phi": ["k_proj", "dense", "fc1"], "phi_norms": ["fc2", "lm_head"],
+    "qwen3_moe": ["v_proj"], "gemma3_biases": ["o_proj", "lm_head"], "phi": ["k_proj", "dense", "fc1"], "phi_norms": ["fc2", "lm_head"],
 }
+ADAPTED_STACKS = {"qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
 
 
 def make_adapter(name, targets, out):
@@ -435,7 +477,9 @@ def make_adapter(name, targets, out):
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     gen = torch.Generator().manual_seed(CASES[name]["seed"] + 1000)
-    model = peft.get_peft_model(load(source, torch.float64), peft.LoraConfig(r=2, lora_alpha=3, target_modules=targets))
+    stacks = dict(target_parameters=ADAPTED_STACKS[name]) if name in ADAPTED_STACKS else {}
+    model = peft.get_peft_model(
+        load(source, torch.float64), peft.LoraConfig(r=2, lora_alpha=3, target_modules=targets, **stacks))
     model.eval()
     with torch.no_grad():
         for key, p in model.named_parameters():
@@ -444,7 +488,8 @@ def make_adapter(name, targets, out):
     tensors = peft.get_peft_model_state_dict(model)
     files.write_tensors(directory / "adapter_model.safetensors", {k: v.float().contiguous() for k, v in tensors.items()})
     files.write_json(directory / "adapter_config.json", {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 3, "target_modules": targets, "bias": "none"})
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 2, "lora_alpha": 3, "target_modules": targets, "bias": "none",
+        **(stacks and {**stacks, "peft_version": peft.__version__})})
     ids = safetensors.torch.load_file(source / "input.safetensors")["input_ids"]
     with torch.no_grad(), widened():
         logits = model(input_ids=ids, use_cache=False).logits

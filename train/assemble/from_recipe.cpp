@@ -162,6 +162,10 @@ LoadedModel recipe_model(const Recipe& recipe, const ModelConfig& config, const 
   model.activation_checkpointing = recipe.distributed.activation_checkpointing;
   if (recipe.loss.kind == LossKind::chunked) model.loss_chunk_rows = recipe.loss.chunk_len;
   for (MoeMixer* moe : model.moe_layers()) {
+    require(section.moe.expert_bias_update_rate == 0 || moe->correction_bias(),
+            "model.moe.expert_bias_update_rate is ", section.moe.expert_bias_update_rate,
+            ", but the routers of this model have no bias to balance them by; want 0, and for balance an "
+            "auxiliary loss such as model.moe.aux_loss_coeff");
     moe->router().balanced = section.backend.fake_balanced_gate;
     moe->router().aux_loss_coef = section.moe.aux_loss_coeff;
     moe->router().seq_aux_loss_coef = section.moe.seq_aux_loss_coeff;

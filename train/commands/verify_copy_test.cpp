@@ -28,7 +28,7 @@ SaveOptions in(DType dtype) {
 /// Every weight of lm_head by `factor`.
 WeightChange scaled_head(float factor) {
   return {[](std::string_view name) { return name == "lm_head.weight"; },
-          [factor](const std::string&, std::int64_t, const Tensor& values) {
+          [factor](const std::string&, const TensorPart&, const Tensor& values) {
             for (std::int64_t i = 0; i < values.numel(); ++i) values.data<float>()[i] *= factor;
           }};
 }

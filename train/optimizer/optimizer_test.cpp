@@ -100,11 +100,11 @@ TEST_CASE("optimizer: buffers and frozen parameters have no state and do not mov
     CHECK(name.find("lm_head") == std::string::npos);
   }
   const Tensor head = frozen.value.clone();
-  const Tensor bias = model.moe_layers()[0]->correction_bias().value.clone();
+  const Tensor bias = model.moe_layers()[0]->correction_bias()->value.clone();
   fill_gradients(model, 3);
   step(optimizer, model, 0.1, 0.1, 1);
   CHECK_BITS(frozen.value, head);
-  CHECK_BITS(model.moe_layers()[0]->correction_bias().value, bias);
+  CHECK_BITS(model.moe_layers()[0]->correction_bias()->value, bias);
 }
 
 TEST_CASE("optimizer: three AdamW steps with group factors against a plain loop") {

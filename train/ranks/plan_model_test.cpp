@@ -104,6 +104,16 @@ const std::string qwen3_plan = R"({"layers.*.self_attn.q_proj": "colwise",
     "layers.*.self_attn.o_proj": "rowwise", "layers.*.mlp.gate_proj": "colwise",
     "layers.*.mlp.up_proj": "colwise", "layers.*.mlp.down_proj": "rowwise",
     "lm_head": "colwise_gather_output"})";
+const std::string qwen3_moe_plan = R"({"layers.*.self_attn.q_proj": "colwise",
+    "layers.*.self_attn.k_proj": "colwise", "layers.*.self_attn.v_proj": "colwise",
+    "layers.*.self_attn.q_norm": "replicated_with_grad_allreduce",
+    "layers.*.self_attn.k_norm": "replicated_with_grad_allreduce", "layers.*.self_attn.o_proj": "rowwise",
+    "layers.*.mlp.experts.gate_up_proj": "packed_colwise", "layers.*.mlp.experts.down_proj": "rowwise",
+    "layers.*.mlp.experts": "moe_tp_experts", "layers.*.mlp.gate_proj": "colwise",
+    "layers.*.mlp.up_proj": "colwise", "layers.*.mlp.down_proj": "rowwise",
+    "lm_head": "colwise_gather_output"})";
+const std::string qwen3_moe_expert_plan = R"({"layers.*.mlp.experts.gate_up_proj": "grouped_gemm",
+    "layers.*.mlp.experts.down_proj": "grouped_gemm", "layers.*.mlp.experts": "ep_dispatch_experts"})";
 const std::string phi_plan = R"({"layers.*.self_attn.q_proj": "colwise",
     "layers.*.self_attn.k_proj": "colwise", "layers.*.self_attn.v_proj": "colwise",
     "layers.*.self_attn.dense": "rowwise", "layers.*.mlp.fc1": "colwise", "layers.*.mlp.fc2": "rowwise",
@@ -134,6 +144,15 @@ TEST_CASE("plan of a model: Hugging Face's plan of each family, pasted into a re
   }
   check_own_plan(model_of("llama", {{"attention_bias", true}, {"mlp_bias", true}}), decoder_plan);
   check_own_plan(model_of("qwen3", {{"attention_bias", true}}), qwen3_plan);
+  const ModelConfig qwen3_moe = model_of("qwen3_moe", {{"num_experts", 4},
+                                                       {"num_experts_per_tok", 2},
+                                                       {"moe_intermediate_size", 8},
+                                                       {"mlp_only_layers", {1}}});
+  check_own_plan(qwen3_moe, qwen3_moe_plan);
+  check_own_plan(qwen3_moe, qwen3_moe_expert_plan);
+  CHECK(error_of(qwen3_moe, ", tp_plan: {layers.*.mlp.experts.gate_up_proj: colwise}") ==
+        "the tensor-parallel plan says 'colwise' for 'model.layers.0.mlp.experts.gate_up_proj'; want "
+        "expert_colwise");
   check_own_plan(model_of("gemma3_text", {{"attention_bias", true}}), qwen3_plan);
   for (const bool tied : {false, true})
     check_own_plan(model_of("phi", {{"qk_layernorm", true}, {"tie_word_embeddings", tied}}), phi_plan);

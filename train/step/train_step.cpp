@@ -47,10 +47,12 @@ void update_weights(Stack& model, Optimizer& optimizer, const StepOptions& optio
   const std::vector<std::int64_t> numbers = moe_layer_numbers(model);
   auto layer = numbers.begin();
   for (const MoeMixer* moe : model.moe_layers()) {
-    const Parameter& bias = moe->correction_bias();
+    const std::int64_t number = *layer++;
+    const Parameter* const bias = moe->correction_bias();
+    if (!bias) continue;
     UpdateGate gate = t.gate();
-    gate.finite = t.finite.narrow(0, bias.number, 1);
-    update_expert_bias(bias.value, t.counts.select(*layer++).narrow(0, 0, bias.value.numel()),
+    gate.finite = t.finite.narrow(0, bias->number, 1);
+    update_expert_bias(bias->value, t.counts.select(number).narrow(0, 0, bias->value.numel()),
                        options.expert_bias_rate, gate);
   }
 }

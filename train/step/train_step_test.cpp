@@ -218,11 +218,11 @@ TEST_CASE(
   const std::vector<TokenBatch> two{rows(batch, 0, 2), rows(batch, 2, 3)};
   Trainer t(DType::f32, {}, "E");
   MoeMixer& moe = *t.model.moe_layers().at(0);
-  const auto before = moe.correction_bias().value.to_vector();
+  const auto before = moe.correction_bias()->value.to_vector();
   StepOptions o = step_options();
   o.expert_bias_rate = 0.125;
   const StepResult r = train_step(t.parallel, t.optimizer, two, o);
-  const auto counts = r.expert_counts.at(0).to_vector(), after = moe.correction_bias().value.to_vector();
+  const auto counts = r.expert_counts.at(0).to_vector(), after = moe.correction_bias()->value.to_vector();
   double total = 0;
   for (const double c : counts) total += c;
   REQUIRE(total == 18 * 2);
@@ -475,7 +475,7 @@ TEST_CASE("train_step: routers of layers with different numbers of experts count
   Trainer t(tiny_pruned_config());
   const TestBatch batch = random_batch(t.model.config(), {9, 4}, 64);
   std::vector<std::vector<double>> before;
-  for (const MoeMixer* moe : t.model.moe_layers()) before.push_back(moe->correction_bias().value.to_vector());
+  for (const MoeMixer* moe : t.model.moe_layers()) before.push_back(moe->correction_bias()->value.to_vector());
   StepOptions options = step_options();
   options.expert_bias_rate = 0.01;
   const std::vector<TokenBatch> one{token_batch(batch)};
@@ -485,7 +485,7 @@ TEST_CASE("train_step: routers of layers with different numbers of experts count
   for (std::size_t layer = 0; layer < 2; ++layer) {
     CAPTURE(layer);
     const std::vector<double> counts = r.expert_counts[layer].to_vector(),
-                              bias = t.model.moe_layers()[layer]->correction_bias().value.to_vector();
+                              bias = t.model.moe_layers()[layer]->correction_bias()->value.to_vector();
     REQUIRE(std::ssize(counts) == experts[layer]);
     const auto sum = static_cast<double>(13 * choices[layer]);
     CHECK(std::accumulate(counts.begin(), counts.end(), 0.0) == sum);

@@ -13,13 +13,14 @@
 #include "data/hf/families/phi/phi.h"
 #include "data/hf/families/qwen/qwen2.h"
 #include "data/hf/families/qwen/qwen3.h"
+#include "data/hf/families/qwen/qwen3_moe.h"
 
 namespace nemocube {
 
 std::span<const Family* const> families() {
-  static constexpr std::array all{&nemotron_h_family, &llama_family,   &mistral_family, &ministral3_family,
-                                  &qwen2_family,      &qwen3_family,   &decilm_family,  &gemma3_family,
-                                  &phi_family,        &baichuan_family};
+  static constexpr std::array all{&nemotron_h_family, &llama_family, &mistral_family,   &ministral3_family,
+                                  &qwen2_family,      &qwen3_family, &qwen3_moe_family, &decilm_family,
+                                  &gemma3_family,     &phi_family,   &baichuan_family};
   return all;
 }
 

@@ -50,12 +50,10 @@ class MlpBlock final : public BlockType {
 
   void add_work(BlockWork& work, const C& c, const BlockRows& rows, const BlockDivisors& of) const override {
     const double width = real(c.hidden_size), inner = real(c.mlp.intermediate_size) / real(of.tp);
-    if (is_relu2(c)) return add_mlp_work(work, rows.all, width, inner);
-    for (int projection = 0; projection < (c.mlp.gate ? 2 : 1); ++projection)
-      work.product(BlockWork::Part::products, rows.all, width, inner);
+    if (c.mlp.gate || is_relu2(c)) return add_mlp_work(work, c.mlp.gate, rows.all, width, inner);
+    work.product(BlockWork::Part::products, rows.all, width, inner);
     work.product(BlockWork::Part::products, rows.all, inner, width);
-    // What gated_activation or gelu reads and writes; both are computed again in backward.
-    work.numbers((c.mlp.gate ? 3 : 2) * rows.all * inner, 5 * rows.all * inner);
+    work.numbers(2 * rows.all * inner, 5 * rows.all * inner);  // gelu computes its result again in backward
   }
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
@@ -73,14 +71,20 @@ constinit const MlpBlock type;
 
 constinit const BlockKind mlp_block(type);
 
-void add_mlp_work(BlockWork& work, double rows, double width, double inner) {
-  work.product(BlockWork::Part::products, rows, width, inner);
+void add_mlp_work(BlockWork& work, const std::optional<GateActivation>& gate, double rows, double width,
+                  double inner) {
+  for (int projection = 0; projection < (gate ? 2 : 1); ++projection)
+    work.product(BlockWork::Part::products, rows, width, inner);
   work.product(BlockWork::Part::products, rows, inner, width);
-  add_activation_work(work, rows * inner);
+  add_activation_work(work, gate, rows * inner);
 }
 
-void add_activation_work(BlockWork& work, double numbers) {
-  work.numbers(numbers * (2 + 3) / 2, numbers * (2 + 3) / 2);
+void add_activation_work(BlockWork& work, const std::optional<GateActivation>& gate, double numbers) {
+  // A gated activation computes its result again in backward.
+  if (gate)
+    work.numbers(3 * numbers, 5 * numbers);
+  else
+    work.numbers(numbers * (2 + 3) / 2, numbers * (2 + 3) / 2);
 }
 
 void MlpConfig::visit(ConfigKeys& keys) {

@@ -20,9 +20,10 @@ struct MoeRecord final : MixerRecord {
   Tensor host;  ///< see ExpertDispatcher::dispatch
 };
 
-/// Mixture of experts (docs/moe.md). A sigmoid router chooses k of E squared-ReLU experts for every token;
-/// the shared expert sees every token:
+/// Mixture of experts (docs/moe.md). A router chooses k of E experts for every token; the shared expert, in
+/// models that have one, sees every token:
 ///     y = fc2(sum_j w_j expert_j(fc1(x))) + shared(x),  fc1 and fc2 only in models with a latent width
+/// An expert is down relu2(up r), or with a gate down (phi(gate r) * (up r)).
 class MoeMixer final : public Mixer {
  public:
   MoeMixer(const MixerSources& sources, const TensorName& name);
@@ -31,7 +32,8 @@ class MoeMixer final : public Mixer {
 
   /// Coefficients of the auxiliary losses (all off by default) and the scale of their gradients.
   RouterOptions& router() { return router_; }
-  const Parameter& correction_bias() const { return *bias_; }
+  /// Null in models without one.
+  const Parameter* correction_bias() const { return bias_; }
   /// Totals for the global auxiliary loss over the recorded passes since reset_totals(); empty when the
   /// loss's coefficient is 0. reset_totals() is to be called once for each optimizer step. It keeps the
   /// memory of the totals, so that the same work can be queued again.
@@ -54,14 +56,16 @@ class MoeMixer final : public Mixer {
   static Var through_experts(Context& ctx, const Var& rows, const DispatchedRows& sent,
                              const Parameter& weight, const Adapter& adapter);
   Routing choose_experts(Context& ctx, const Var& x, const MixerCall& call);
+  Var activate(Context& ctx, Var inner) const;
 
   RouterOptions router_;
-  const Parameter *gate_, *bias_, *up_, *down_;
-  Adapter up_adapter_, down_adapter_;
+  std::optional<GateActivation> activation_;  // of gated experts
+  const Parameter *gate_, *bias_, *in_, *down_;
+  Adapter in_adapter_, down_adapter_;
   Transform routed_input_, routed_output_, experts_output_;
   RowCut rows_;
   std::optional<Linear> fc1_latent_, fc2_latent_;
-  MlpMixer shared_;
+  std::optional<MlpMixer> shared_;
   std::unique_ptr<ExpertDispatcher> dispatcher_;
   RouterTotals totals_;
 };

@@ -19,22 +19,34 @@ constexpr CutRule of_router{
     .module = "gate", .style = TensorStyle::sequence_parallel, .always_own_rows = true};
 // Words of Hugging Face's plans for stacks of experts.
 constexpr std::string_view words_in[] = {"colwise", "grouped_gemm"},
+                           words_gated_in[] = {"packed_colwise", "grouped_gemm"},
                            words_out[] = {"rowwise", "grouped_gemm"};
 constexpr CutRule experts_in{.style = TensorStyle::expert_colwise, .also = words_in};
+constexpr CutRule gated_experts_in{
+    .style = TensorStyle::expert_colwise, .also = words_gated_in, .segments = [](const C& c) {
+      const RowSegment half{c.moe.intermediate_size};
+      return std::vector{half, half};
+    }};
 constexpr CutRule experts_out{.style = TensorStyle::expert_rowwise, .also = words_out};
 
 bool has_latent(const C& c) { return c.moe.latent_size > 0; }
 std::int64_t expert_width(const C& c) { return has_latent(c) ? c.moe.latent_size : c.hidden_size; }
+
+/// The shape of a tensor of the shared expert.
+template <class... Sizes>
+std::optional<Shape> shared_shape(const C& c, bool has, Sizes... sizes) {
+  return shape_if(c.moe.has_shared_expert() && has, sizes...);
+}
 
 const BlockTensor tensor_table[] = {
     {.name = "gate.weight",
      .shape = [](const C& c) { return shape_of(c.moe.n_routed_experts, c.hidden_size); },
      .law = InitialLaw::input,
      .cut = of_router,
-     .keep_f32 = true,
+     .keep_f32_where = [](const C& c) { return c.moe.router_in_f32; },
      .adaptable = false},
     {.name = "gate.e_score_correction_bias",
-     .shape = [](const C& c) { return shape_of(c.moe.n_routed_experts); },
+     .shape = [](const C& c) { return shape_if(c.moe.correction_bias, c.moe.n_routed_experts); },
      .law = InitialLaw::zero,
      .cut = of_router,
      .keep_f32 = true,
@@ -53,10 +65,19 @@ const BlockTensor tensor_table[] = {
     {.name = "experts.up_proj",
      .shape =
          [](const C& c) {
-           return shape_of(c.moe.n_routed_experts, c.moe.intermediate_size, expert_width(c));
+           return shape_if(!c.moe.gate, c.moe.n_routed_experts, c.moe.intermediate_size, expert_width(c));
          },
      .law = InitialLaw::input,
      .cut = experts_in,
+     .experts = true},
+    {.name = "experts.gate_up_proj",
+     .shape =
+         [](const C& c) {
+           return shape_if(c.moe.gate.has_value(), c.moe.n_routed_experts, 2 * c.moe.intermediate_size,
+                           expert_width(c));
+         },
+     .law = InitialLaw::input,
+     .cut = gated_experts_in,
      .experts = true},
     {.name = "experts.down_proj",
      .shape =
@@ -66,16 +87,26 @@ const BlockTensor tensor_table[] = {
      .law = InitialLaw::output,
      .cut = experts_out,
      .experts = true},
+    {"shared_experts.gate_proj.weight",
+     [](const C& c) {
+       return shared_shape(c, c.moe.gate.has_value(), c.moe.shared_expert_intermediate_size, c.hidden_size);
+     },
+     InitialLaw::input, cut_by_columns},
+    {"shared_experts.gate_proj.bias",
+     [](const C& c) {
+       return shared_shape(c, c.moe.gate && c.moe.bias, c.moe.shared_expert_intermediate_size);
+     },
+     InitialLaw::zero, cut_by_columns},
     {"shared_experts.up_proj.weight",
-     [](const C& c) { return shape_of(c.moe.shared_expert_intermediate_size, c.hidden_size); },
+     [](const C& c) { return shared_shape(c, true, c.moe.shared_expert_intermediate_size, c.hidden_size); },
      InitialLaw::input, cut_by_columns},
     {"shared_experts.up_proj.bias",
-     [](const C& c) { return shape_if(c.moe.bias, c.moe.shared_expert_intermediate_size); }, InitialLaw::zero,
-     cut_by_columns},
+     [](const C& c) { return shared_shape(c, c.moe.bias, c.moe.shared_expert_intermediate_size); },
+     InitialLaw::zero, cut_by_columns},
     {"shared_experts.down_proj.weight",
-     [](const C& c) { return shape_of(c.hidden_size, c.moe.shared_expert_intermediate_size); },
+     [](const C& c) { return shared_shape(c, true, c.hidden_size, c.moe.shared_expert_intermediate_size); },
      InitialLaw::output, cut_by_rows},
-    {"shared_experts.down_proj.bias", [](const C& c) { return shape_if(c.moe.bias, c.hidden_size); },
+    {"shared_experts.down_proj.bias", [](const C& c) { return shared_shape(c, c.moe.bias, c.hidden_size); },
      InitialLaw::zero, cut_by_rows_bias},
 };
 
@@ -87,7 +118,7 @@ class MoeBlock final : public BlockType {
     check_size("n_routed_experts", c.moe.n_routed_experts);
     check_size("num_experts_per_tok", c.moe.num_experts_per_tok);
     check_size("moe_intermediate_size", c.moe.intermediate_size);
-    check_size("moe_shared_expert_intermediate_size", c.moe.shared_expert_intermediate_size);
+    check_size("moe_shared_expert_intermediate_size", c.moe.shared_expert_intermediate_size, 0);
     check_size("moe_latent_size", c.moe.latent_size, 0);
     check_width("n_routed_experts x moe_intermediate_size", c.moe.n_routed_experts, c.moe.intermediate_size);
     check_size("n_group", c.moe.n_group);
@@ -110,8 +141,12 @@ class MoeBlock final : public BlockType {
     return std::make_unique<MoeMixer>(sources, mixer);
   }
 
-  std::string_view entry(const C&) const override { return "shared_experts.up_proj"; }
+  // Routed experts alone are given rows by their ranks.
+  std::string_view entry(const C& c) const override {
+    return c.moe.has_shared_expert() ? "shared_experts.up_proj" : "";
+  }
   std::vector<Division> divisions(const C& c) const override {
+    if (!c.moe.has_shared_expert()) return {};
     return {{"moe_shared_expert_intermediate_size", c.moe.shared_expert_intermediate_size, entry(c)}};
   }
   BlockCores cores(const C& c) const override {
@@ -129,12 +164,13 @@ class MoeBlock final : public BlockType {
       work.product(products, rows.routed, h, in);
       work.product(products, rows.routed, in, h);
     }
-    work.product(experts, arriving, in, width, own);
+    work.product(experts, arriving, in, (c.moe.gate ? 2 : 1) * width, own);
     work.product(experts, arriving, width, in, own);
-    add_activation_work(work, arriving * width);
+    add_activation_work(work, c.moe.gate, arriving * width);
     const double moved = (rows.routed + rows.routed * choices) * in * 4;  // to the experts' rows and back
     work.numbers(moved / 2, moved / 2);
-    add_mlp_work(work, rows.all, h, real(c.moe.shared_expert_intermediate_size) / real(of.tp));
+    if (c.moe.has_shared_expert())
+      add_mlp_work(work, c.moe.gate, rows.all, h, real(c.moe.shared_expert_intermediate_size) / real(of.tp));
   }
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
@@ -142,15 +178,21 @@ class MoeBlock final : public BlockType {
     const double choices = rows.routed * real(by.expert_tp) * real(c.moe.num_experts_per_tok);
     const std::int64_t outer = of.stored(choices * real(expert_width(c))),
                        inner = of.stored(choices * real(part_of_size(c.moe.intermediate_size, by.expert_tp))),
-                       shared = of.stored(rows.all *
-                                          real(part_of_size(c.moe.shared_expert_intermediate_size, by.tp))),
+                       shared = c.moe.has_shared_expert()
+                                    ? of.stored(rows.all * real(part_of_size(
+                                                               c.moe.shared_expert_intermediate_size, by.tp)))
+                                    : 0,
                        latent = of.stored(rows.routed * real(c.moe.latent_size)),
                        scores = of.wide(rows.routed * real(c.moe.n_routed_experts)) +
                                 of.wide(rows.routed * real(c.moe.num_experts_per_tok));
     // For each choice the input row, the hidden row and the output row. Backward frees what the last
     // operation kept before it forms the gradient of its input, and has done the shared expert before the
     // others.
-    return {2 * outer + inner + shared + latent + scores, std::max({outer, inner, shared}) + latent};
+    const std::int64_t kept = 2 * outer + shared + latent + scores;
+    if (!c.moe.gate) return {kept + inner, std::max({outer, inner, shared}) + latent};
+    // Gate and up projection are kept. What goes to the down projection is computed again in backward, while
+    // the gradient that comes from there waits.
+    return {kept + shared + 2 * inner, std::max({outer, 2 * inner, 2 * shared}) + latent};
   }
 };
 

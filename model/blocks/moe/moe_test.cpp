@@ -10,9 +10,18 @@ using namespace nemocube::testing;
 
 namespace {
 
-ModelConfig moe_config(bool latent) {
+enum class Experts { plain, latent, gated, gated_alone };
+constexpr Experts all_experts[] = {Experts::plain, Experts::latent, Experts::gated, Experts::gated_alone};
+
+ModelConfig moe_config(Experts experts) {
   ModelConfig config = tiny_config("E");
-  config.moe.latent_size = latent ? 7 : 0;
+  if (experts == Experts::latent) config.moe.latent_size = 7;
+  if (experts == Experts::gated || experts == Experts::gated_alone) config.moe.gate = GateActivation::silu;
+  if (experts == Experts::gated_alone) {
+    config.moe.shared_expert_intermediate_size = 0;
+    config.moe.scores = RouterScores::softmax;
+    config.moe.correction_bias = config.moe.router_in_f32 = false;
+  }
   return config;
 }
 
@@ -50,12 +59,12 @@ Pass forward_backward(Stack& model, const Tensor& rows, const Tensor& dy, const 
 TEST_CASE("moe: a block on a device has the bits of the CPU, and the host waits for nothing") {
   const Sequences sequences = Sequences::of_lengths(std::vector<std::int64_t>{7, 0, 12});
   for (const DType dtype : {DType::f32, DType::bf16})
-    for (const bool latent : {false, true})
+    for (const Experts experts : all_experts)
       for (const bool checkpointing : {false, true}) {
         CAPTURE(dtype);
-        CAPTURE(latent);
+        CAPTURE(static_cast<int>(experts));
         CAPTURE(checkpointing);
-        const ModelConfig config = moe_config(latent);
+        const ModelConfig config = moe_config(experts);
         Stack on_cpu = one_block(config, dtype, Device::cpu),
               guarded = one_block(config, dtype, Device::guard);
         randomise(on_cpu, 5);
@@ -88,16 +97,17 @@ TEST_CASE("moe: a block on a device has the bits of the CPU, and the host waits 
 
 TEST_CASE("moe: a block on cuda is close to that of the CPU, and the host waits for nothing" *
           doctest::test_suite("cuda")) {
-  for (const char* op : {"grouped_linear", "linear", "matmul", "permute", "relu2", "rmsnorm", "router"})
+  for (const char* op :
+       {"gated_activation", "grouped_linear", "linear", "matmul", "permute", "relu2", "rmsnorm", "router"})
     if (!has_cuda() || !runs_on_cuda(op)) return;
   const Sequences sequences = Sequences::of_lengths(std::vector<std::int64_t>{7, 0, 12});
   for (const DType dtype : {DType::f32, DType::bf16})
-    for (const bool latent : {false, true})
+    for (const Experts experts : all_experts)
       for (const bool losses : {false, true}) {
         CAPTURE(dtype);
-        CAPTURE(latent);
+        CAPTURE(static_cast<int>(experts));
         CAPTURE(losses);
-        const ModelConfig config = moe_config(latent);
+        const ModelConfig config = moe_config(experts);
         Stack on_cpu = one_block(config, dtype, Device::cpu);
         randomise(on_cpu, 5);
         const auto prepare = [&](Stack& model) {

@@ -5,6 +5,7 @@
 #include "data/hf/families/decoder_layers.h"
 #include "data/hf/families/qwen/qwen2.h"
 #include "data/hf/families/qwen/qwen3.h"
+#include "data/hf/families/qwen/qwen3_moe.h"
 #include "data/hf/hf_config.h"
 #include "tests/support/message_of.h"
 
@@ -75,6 +76,46 @@ TEST_CASE("qwen3: norms of heads, whose width is a key, and biases where the con
   CHECK_FALSE(usual.attention.qkv_bias);
 }
 
+TEST_CASE("qwen3_moe: gated experts behind a softmax router; defaults of the class") {
+  const ModelConfig c =
+      parse("qwen3_moe", {{"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 6}});
+  CHECK(to_pattern(c.blocks) == "*E*E*E");
+  const std::string attention = "model.layers.0.self_attn.", experts = "model.layers.0.mlp.experts.";
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : tensor_specs(c))
+    if (spec.id.block_of_model().value_or(2) < 2) names.push_back(cat(spec.name, ' ', spec.shape));
+  CHECK(names == std::vector<std::string>{
+                     "model.layers.0.input_layernorm.weight [16]", attention + "q_proj.weight [16, 16]",
+                     attention + "k_proj.weight [8, 16]", attention + "v_proj.weight [8, 16]",
+                     attention + "o_proj.weight [16, 16]", attention + "q_norm.weight [4]",
+                     attention + "k_norm.weight [4]", "model.layers.0.post_attention_layernorm.weight [16]",
+                     "model.layers.0.mlp.gate.weight [4, 16]", experts + "gate_up_proj [4, 12, 16]",
+                     experts + "down_proj [4, 16, 6]"});
+  for (const TensorSpec& spec : tensor_specs(c)) CHECK_FALSE(spec.keep_f32);
+  const ModelConfig usual = parse("qwen3_moe", {{"num_hidden_layers", 1}});
+  CHECK(usual.moe.n_routed_experts == 128);
+  CHECK(usual.moe.num_experts_per_tok == 8);
+  CHECK(usual.moe.intermediate_size == 768);
+  CHECK_FALSE(usual.moe.norm_topk_prob);
+  CHECK(parse("qwen3_moe", {{"num_local_experts", 9}}).moe.n_routed_experts == 9);
+}
+
+TEST_CASE("qwen3_moe: layers without experts, and windows of all layers") {
+  const auto pattern = [](Json changes) {
+    changes.update({{"num_hidden_layers", 6}, {"num_experts", 8}});
+    return to_pattern(parse("qwen3_moe", changes).blocks);
+  };
+  CHECK(pattern({{"decoder_sparse_step", 2}}) == "*-*E*-*E*-*E");
+  CHECK(pattern({{"decoder_sparse_step", 3}, {"mlp_only_layers", {2}}}) == "*-*-*-*-*-*E");
+  CHECK(pattern({{"mlp_only_layers", {0, 5, 9}}}) == "*-*E*E*E*E*-");
+  CHECK(pattern({{"mlp_only_layers", nullptr}}) == "*E*E*E*E*E*E");
+  CHECK(message_of([&] {
+          (void)pattern({{"decoder_sparse_step", 0}});
+        }) == "config.json: 'decoder_sparse_step': want at least 1, got 0");
+  CHECK(sliding_layers(parse("qwen3_moe", {{"use_sliding_window", true}, {"sliding_window", 5}})) == "sss");
+  CHECK(sliding_layers(parse("qwen3_moe", {{"sliding_window", 5}})) == "---");
+}
+
 TEST_CASE("qwen: layers slide from max_window_layers on, or where layer_types says so") {
   for (const char* type : {"qwen2", "qwen3"}) {
     CAPTURE(type);
@@ -113,10 +154,11 @@ TEST_CASE("qwen: layers slide from max_window_layers on, or where layer_types sa
 }
 
 TEST_CASE("qwen: what is written is read as the same") {
-  for (const char* type : {"qwen2", "qwen3"})
+  for (const char* type : {"qwen2", "qwen3", "qwen3_moe"})
     for (const Json& changes :
          {Json::object(), Json{{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 2}},
           Json{{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 0}},
+          Json{{"mlp_only_layers", {1}}, {"num_experts", 12}, {"norm_topk_prob", true}},
           Json{{"rope_theta", 1e6},
                {"tie_word_embeddings", true},
                {"rope_scaling",
