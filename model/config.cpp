@@ -218,6 +218,7 @@ void ModelSetup::validate() const {
   check_range("initializer_range", c.initializer_range, 0, largest_number);
   check_range("scale of the embeddings", c.embedding_scale, std::numeric_limits<double>::min(),
               largest_number);
+  check_range("scale of the logits", c.logit_scale, -largest_number, largest_number);
   check_range("final_logit_softcapping", c.logit_softcap, 0, largest_number);
   check_range("z_loss_weight", c.z_loss_weight, 0, largest_number);
   require(!c.normalized_head || !c.tie_word_embeddings,

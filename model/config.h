@@ -50,10 +50,12 @@ struct ModelConfig : BlockConfig {
   /// the common sizes, by number of the block.
   std::map<std::int64_t, BlockConfig> own_configs;
   bool residual_in_fp32 = false;
-  double embedding_scale = 1;        ///< of the rows of the embeddings, rounded to their dtype
-  bool tie_word_embeddings = false;  ///< the embeddings' weight is the head's, too
+  double embedding_scale = 1;         ///< of the rows of the embeddings
+  bool round_embedding_scale = true;  ///< to the dtype of the embeddings
+  bool tie_word_embeddings = false;   ///< the embeddings' weight is the head's, too
   bool head_bias = false;
   bool normalized_head = false;  ///< the head's rows are divided by their lengths (NormHead of Baichuan 2)
+  double logit_scale = 1;        ///< of the products of head and rows, before a bias and the cap
   double logit_softcap = 0;      ///< c of logits c tanh(z / c); 0: none
   /// w of a term w m^2 of the loss of each labelled row, m the largest logit; 0: none.
   double z_loss_weight = 0;

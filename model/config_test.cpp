@@ -98,7 +98,7 @@ TEST_CASE("config: patterns") {
 
 TEST_CASE("config: canonical names, shapes and marks of one block of each kind") {
   ModelConfig c = small();
-  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.mamba.in_proj_bias = c.mamba.out_proj_bias = c.mlp.bias = c.moe.bias = true;
   c.moe.latent_size = 12;
   std::vector<std::string> lines;
   for (const TensorSpec& s : tensor_specs(c))

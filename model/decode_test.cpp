@@ -93,9 +93,13 @@ TEST_CASE("decode: a rotary embedding turns cached keys and new queries by their
   CHECK_THROWS_AS((void)model.hidden(ctx, b.ids, Sequences::uniform(1, 4), &state), std::logic_error);
 }
 
-TEST_CASE("decode: what Llama's relatives have: norms of heads, windows, scales, slopes, packed weights") {
-  for (const ModelConfig& config : {tiny_windowed_config(NormKind::rmsnorm), tiny_gemma_config(),
-                                    tiny_phi_config(), tiny_baichuan_config(), tiny_gated_experts_config()}) {
+TEST_CASE(
+    "decode: what Llama's relatives have: norms of heads, windows, scales, slopes, packed weights, "
+    "multipliers") {
+  for (const ModelConfig& config :
+       {tiny_windowed_config(NormKind::rmsnorm), tiny_gemma_config(), tiny_phi_config(),
+        tiny_baichuan_config(), tiny_falcon_config(MambaNorm::none, true),
+        tiny_falcon_config(MambaNorm::before_gate, false), tiny_gated_experts_config()}) {
     Stack model(config, DType::f64, Device::cpu);
     randomise(model, 3);
     const TestBatch b = random_batch(model.config(), {19, 7, 0, 1}, 5);

@@ -28,7 +28,7 @@ TEST_CASE("model: gradients of every parameter against central differences") {
 
 TEST_CASE("model: gradients with all biases, latent experts, routing groups and a time step limit") {
   ModelConfig c = tiny_config("E-M*");
-  c.mamba.use_bias = true;
+  c.mamba.in_proj_bias = c.mamba.out_proj_bias = true;
   c.mlp.bias = c.moe.bias = true;
   c.moe.latent_size = 8;
   c.moe.n_group = 3;
@@ -70,6 +70,84 @@ TEST_CASE("model: gradients of what Gemma 3, Phi and Baichuan have") {
   turned.attention.alibi = false;
   turned.attention.rope = {.type = RopeType::standard, .rope_theta = 100};
   check_model_gradients(turned, 58);
+}
+
+TEST_CASE(
+    "model: gradients with Mamba and attention on one norm, multipliers, and each place of Mamba's norm") {
+  for (const MambaNorm norm : {MambaNorm::none, MambaNorm::before_gate, MambaNorm::after_gate})
+    for (const bool biases : {false, true}) check_model_gradients(tiny_falcon_config(norm, biases), 60);
+}
+
+// In real arithmetic multipliers are factors of weights and biases, and the rows of a model are the same.
+TEST_CASE("model: multipliers are factors of weights and biases") {
+  for (const bool biases : {false, true}) {
+    CAPTURE(biases);
+    const ModelConfig config = tiny_falcon_config(MambaNorm::none, biases);
+    ModelConfig plain = config;
+    const auto without = [](BlockConfig& block) {
+      block.mamba.multipliers = {};
+      block.attention.input_multiplier = block.attention.key_multiplier = 1;
+      block.attention.output_multiplier = block.mlp.gate_multiplier = block.mlp.output_multiplier = 1;
+    };
+    without(plain);
+    for (auto& [number, own] : plain.own_configs) without(own);
+    plain.embedding_scale = plain.logit_scale = 1;
+    Stack scaled(config, DType::f64, Device::cpu), folded(plain, DType::f64, Device::cpu);
+    randomise(scaled, 61);
+    const auto& by = config.mamba.multipliers;
+    const AttentionConfig& attention = config.attention;
+    for (Parameter& p : folded.parameters().all()) {
+      p.value.copy_from(scaled.parameters().get(p.id).value);
+      const auto is = [&](std::string_view module) { return p.id.member.starts_with(module); };
+      const bool bias = p.id.member.ends_with(".bias");
+      const auto times = [](const Tensor& t, double factor) {
+        std::vector<double> values = t.to_vector();
+        for (double& v : values) v *= factor;
+        t.copy_from(Tensor::from(values, t.shape()));
+      };
+      if (is("in_proj")) {
+        const std::int64_t inner = config.mamba.inner(), states = config.mamba.state_width();
+        std::int64_t first = 0;
+        for (const auto& [rows, factor] : {std::pair{inner, by.z},
+                                           {inner, by.x},
+                                           {states, by.b},
+                                           {states, by.c},
+                                           {config.mamba.num_heads, by.dt}}) {
+          times(p.value.narrow(0, first, rows), bias ? factor : factor * by.input);
+          first += rows;
+        }
+      }
+      const double in = bias ? 1 : attention.input_multiplier;
+      if (is("q_proj") || is("v_proj")) times(p.value, in);
+      if (is("k_proj")) times(p.value, in * attention.key_multiplier);
+      if (is("o_proj")) times(p.value, attention.output_multiplier);
+      if (is("out_proj")) times(p.value, by.output);
+      if (is("gate_proj")) times(p.value, config.mlp.gate_multiplier);
+      if (is("down_proj")) times(p.value, config.mlp.output_multiplier);
+      if (p.id == embeddings_name() / "weight") times(p.value, config.embedding_scale);
+      if (p.id == head_name() / "weight") times(p.value, config.logit_scale);
+    }
+    const TestBatch batch = random_batch(config, {7, 4}, 62);
+    CHECK(relative_error(hidden_of(scaled, batch), hidden_of(folded, batch)) < 1e-13);
+    CHECK(loss_only(scaled, batch) == doctest::Approx(loss_only(folded, batch)).epsilon(1e-13));
+    const Tensor hidden = hidden_of(scaled, batch);
+    CHECK(relative_error(scaled.logits(hidden), folded.logits(hidden)) < 1e-13);
+  }
+}
+
+TEST_CASE("model: the scale of the embeddings is rounded to their dtype, or is not") {
+  ModelConfig config = tiny_config("-");
+  config.embedding_scale = 5.656854249492381;  // 5.65625 in bf16
+  for (const bool round : {true, false}) {
+    config.round_embedding_scale = round;
+    Stack model(config, DType::bf16, Device::cpu);
+    Tensor& weight = model.parameters().get(embeddings_name() / "weight").value;
+    weight.fill(227);
+    Context ctx;
+    const TestBatch batch = random_batch(config, {3}, 1);
+    const Tensor rows = (*model.front())(ctx, batch.ids, batch.sequences).value();
+    for (const double v : rows.to_vector()) CHECK(v == (round ? 1280 : 1288));
+  }
 }
 
 TEST_CASE("model: gradients of gated MLPs on the norm of another block") {

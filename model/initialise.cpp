@@ -84,6 +84,11 @@ void initialise(const Parameter& parameter, const ModelConfig& config, std::uint
   InitialLaw role = *parameter.law;
   if (role == InitialLaw::scan_output && (megatron || !config.rescale_prenorm_residual))
     role = InitialLaw::output;
+  if (!megatron && block.mamba.start == MambaStart::plain) {
+    if (role == InitialLaw::conv)
+      role = parameter.shard.global_shape().ndim() == 1 ? InitialLaw::zero : InitialLaw::input;
+    if (role == InitialLaw::dt_bias) role = InitialLaw::one;
+  }
   switch (role) {
     case InitialLaw::input:
       return fill_gauss(parameter, stream, sigma);

@@ -36,7 +36,7 @@ ModelConfig wide_config() {
   c.mamba.n_groups = 4;
   c.mamba.ssm_state_size = 16;
   c.initializer_range = 0.05;
-  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.mamba.in_proj_bias = c.mamba.out_proj_bias = c.mlp.bias = c.moe.bias = true;
   c.moe.latent_size = 40;
   c.vocab_size = 300;
   c.moe.intermediate_size = 40;
@@ -140,6 +140,29 @@ TEST_CASE("initialise: the floor of the time step, and out_proj without rescalin
     CHECK(floored > 96 / 2);  // expected: a share of ln 50 / ln 100 = 85 %
     check_normal("out_proj", model.parameters().get("backbone.layers.0.mixer.out_proj.weight").value,
                  law == Initialisation::hf ? 0.05 : 0.05 / 2);
+  }
+}
+
+TEST_CASE("initialise: Mamba mixers that start plain") {
+  ModelConfig c = wide_config();
+  c.mamba.start = MambaStart::plain;
+  c.rescale_prenorm_residual = false;
+  for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
+    Stack model(c, DType::f64, Device::cpu);
+    initialise(model, 82, law);
+    const auto value = [&](const char* member) {
+      return model.parameters().get(mixer_name(0, member)).value;
+    };
+    if (law == Initialisation::megatron) {  // Megatron's own law counts
+      check_uniform(value("conv1d.weight"), 0.5);
+      continue;
+    }
+    check_normal("conv1d.weight", value("conv1d.weight"), 0.05);
+    check_normal("out_proj.weight", value("out_proj.weight"), 0.05);
+    for (const double v : value("conv1d.bias").to_vector()) CHECK(v == 0);
+    for (const char* member : {"dt_bias", "D"})
+      for (const double v : value(member).to_vector()) CHECK(v == 1);
+    CHECK(value("A_log").to_vector()[2] == doctest::Approx(std::log(3)));
   }
 }
 

@@ -10,7 +10,7 @@ using namespace nemocube::testing;
 
 TEST_CASE("parameters: every cut of a tensor draws the same elements as the whole") {
   ModelConfig config = tiny_config("ME*-");
-  config.mamba.use_bias = config.mlp.bias = config.moe.bias = true;
+  config.mamba.in_proj_bias = config.mamba.out_proj_bias = config.mlp.bias = config.moe.bias = true;
   for (const Initialisation law : {Initialisation::hf, Initialisation::megatron}) {
     const ParameterStore whole(config, DType::f32, Device::cpu);
     for (const Parameter& p : whole.all()) initialise(p, config, 5, law);

@@ -14,7 +14,7 @@ namespace {
 
 ModelConfig with_biases() {
   ModelConfig config = tiny_config("ME*-ME");
-  config.mamba.use_bias = config.mlp.bias = config.moe.bias = true;
+  config.mamba.in_proj_bias = config.mamba.out_proj_bias = config.mlp.bias = config.moe.bias = true;
   config.moe.latent_size = 7;
   return config;
 }

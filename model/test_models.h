@@ -28,7 +28,7 @@ inline ModelConfig tiny_config(const char* pattern = "ME*-") {
 inline ModelConfig tiny_config_with_all_tensors() {
   ModelConfig config = tiny_config("M*-E");
   config.moe.latent_size = 7;
-  config.mlp.bias = config.moe.bias = config.mamba.use_bias = true;
+  config.mlp.bias = config.moe.bias = config.mamba.in_proj_bias = config.mamba.out_proj_bias = true;
   return config;
 }
 
@@ -109,6 +109,24 @@ inline ModelConfig tiny_baichuan_config() {
   return config;
 }
 
+/// Mamba and attention on one norm, then a gated MLP, with multipliers everywhere, as in Falcon-H1.
+inline ModelConfig tiny_falcon_config(MambaNorm norm, bool biases) {
+  ModelConfig config = tiny_config("M*-M*-");
+  config.mamba.norm = norm;
+  config.mamba.multipliers = {
+      .input = 0.75, .z = 1.2, .x = 1.6, .b = 1.8, .c = 1.7, .dt = 1.5, .output = 1.9};
+  config.mamba.in_proj_bias = config.mamba.out_proj_bias = biases;
+  config.attention.qkv_bias = config.attention.output_bias = config.mlp.bias = biases;
+  config.attention.rope = {.type = RopeType::standard, .rope_theta = 100};
+  config.attention.input_multiplier = 0.6, config.attention.key_multiplier = 1.375;
+  config.attention.output_multiplier = 0.625;
+  config.mlp.gate = GateActivation::silu;
+  config.mlp.gate_multiplier = 0.875, config.mlp.output_multiplier = 1.125;
+  config.embedding_scale = 2, config.logit_scale = 0.7;
+  for (const std::int64_t attention : {1, 4}) own_config(config, attention).residual = Residual::shared_norm;
+  return config;
+}
+
 /// Two blocks of each kind, of which the second has sizes of its own.
 inline ModelConfig tiny_pruned_config() {
   ModelConfig config = tiny_config("M*-EM*-E");
@@ -116,7 +134,8 @@ inline ModelConfig tiny_pruned_config() {
   BlockConfig& mamba = own_config(config, 4);
   mamba.mamba.num_heads = 6, mamba.mamba.head_dim = 2, mamba.mamba.n_groups = 3,
   mamba.mamba.ssm_state_size = 3;
-  mamba.mamba.conv_kernel = 2, mamba.mamba.chunk_size = 3, mamba.mamba.use_bias = true;
+  mamba.mamba.conv_kernel = 2, mamba.mamba.chunk_size = 3,
+  mamba.mamba.in_proj_bias = mamba.mamba.out_proj_bias = true;
   BlockConfig& attention = own_config(config, 5);
   attention.attention.num_attention_heads = 3, attention.attention.num_key_value_heads = 1,
   attention.attention.head_dim = 5;

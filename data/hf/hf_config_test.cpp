@@ -394,7 +394,7 @@ TEST_CASE("hf config: a made config reads back the same") {
   c.dtype = DType::bf16;
   c.mlp.bias = c.moe.bias = true;
   c.mamba.use_conv_bias = c.moe.norm_topk_prob = c.rescale_prenorm_residual = false;
-  c.mamba.use_bias = c.residual_in_fp32 = true;
+  c.mamba.in_proj_bias = c.mamba.out_proj_bias = c.residual_in_fp32 = true;
   c.hidden_size = 48, c.attention.num_attention_heads = 6, c.attention.num_key_value_heads = 3,
   c.attention.head_dim = 10;
   c.mlp.intermediate_size = 52, c.mamba.num_heads = 12, c.mamba.head_dim = 14, c.mamba.n_groups = 2,
@@ -455,7 +455,7 @@ TEST_CASE("hf config: the example and the golden configs") {
   CHECK(clamp.mamba.time_step_limit_low == 0.02);
   CHECK(clamp.mamba.time_step_limit_high == 0.5);
   CHECK(golden("biases").moe.latent_size == 20);
-  CHECK(golden("biases").mamba.use_bias);
+  CHECK((golden("biases").mamba.in_proj_bias && golden("biases").mamba.out_proj_bias));
   const ModelConfig pruned = golden("pruned");  // as transformers writes it
   CHECK(pruned.own_configs.size() == 5);
   CHECK(pruned.block(1).moe.n_routed_experts == 12);

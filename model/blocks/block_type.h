@@ -58,6 +58,7 @@ struct BlockCores {
   /// tensor-parallel ranks.
   struct Scan {
     std::int64_t heads, head_dim, groups, state_size;
+    bool normed;  ///< a norm of groups follows
   };
   /// Routed experts: rows go to the ranks of their experts and come back.
   struct Experts {

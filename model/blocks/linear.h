@@ -18,6 +18,7 @@ class Linear {
   Linear(const Linear&) = delete;  // the transform points lead here
   Linear& operator=(const Linear&) = delete;
   Var operator()(Context& ctx, const Var& x, const Sequences& sequences) const;
+  bool has_bias() const { return bias_ != nullptr; }
   std::int64_t out_features() const { return weight_->value.dim(0); }  ///< of the local part
 
  private:

@@ -38,7 +38,9 @@ TokenFront::TokenFront(const ModelSetup& setup, ParameterStore& parameters, Tran
     : noise_(setup.choices.noise),
       hidden_size_(setup.config.hidden_size),
       weight_(&parameters.get(embeddings_name() / "weight")),
-      scale_(rounded(setup.config.embedding_scale, weight_->value.dtype())) {
+      scale_(setup.config.round_embedding_scale
+                 ? rounded(setup.config.embedding_scale, weight_->value.dtype())
+                 : setup.config.embedding_scale) {
   points.emplace(embeddings_name() / "output", TransformPoint{&output_, PointRole::way_out, embeddings_name(),
                                                               noise_.alpha > 0 ? &rows_ : nullptr});
 }

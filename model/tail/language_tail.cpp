@@ -5,6 +5,7 @@
 #include "ops/l2_normalize/l2_normalize.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/matmul/matmul.h"
+#include "ops/scale_columns/scale_columns.h"
 
 namespace nemocube {
 
@@ -13,6 +14,7 @@ LanguageTail::LanguageTail(const ModelSetup& setup, ParameterStore& parameters, 
       head_(&parameters.get(setup.config.head_module() / "weight")),
       bias_(parameters.find(head_name() / "bias")),
       normalized_(setup.config.normalized_head),
+      scale_(setup.config.logit_scale),
       soft_cap_(setup.config.logit_softcap),
       z_loss_weight_(setup.config.z_loss_weight) {
   if (Adapter adapter(setup, parameters, head_name()); adapter) adapter_.emplace(std::move(adapter));
@@ -30,11 +32,10 @@ LogitOptions LanguageTail::options() const {
 
 Tensor LanguageTail::logits(const Tensor& hidden) const {
   Context ctx;
-  const Tensor rows = weight(ctx).value();
-  const Tensor out =
-      Tensor::empty({hidden.rows(), rows.dim(0)}, accumulate_dtype(rows.dtype()), hidden.device());
-  matmul({out, Into::set}, hidden, false, rows, true);
-  if (adapter_) add_lora_values(out, hidden, adapter_->branch());
+  const Tensor rows = scale(ctx, hidden, scale_).value(), head = weight(ctx).value();
+  const Tensor out = Tensor::empty({rows.rows(), head.dim(0)}, accumulate_dtype(head.dtype()), rows.device());
+  matmul({out, Into::set}, rows, false, head, true);
+  if (adapter_) add_lora_values(out, rows, adapter_->branch());
   shape_logits(out, options());
   return out;
 }
@@ -43,7 +44,7 @@ Var LanguageTail::loss(Context& ctx, const Var& hidden, const Labels& labels, co
                        const GradScale& grad_scale, std::int64_t chunk_rows) const {
   const AllocationOwner owner("loss");
   const trace::Span span(trace::Category::forward, "loss");
-  const Var rows = apply(input_, ctx, hidden, sequences);
+  const Var rows = apply(input_, ctx, scale(ctx, hidden, scale_), sequences);
   const LoraBranch adapter = adapter_ ? adapter_->branch(sequences, rows.value().device()) : LoraBranch();
   return linear_cross_entropy(ctx, rows, weight(ctx), labels, grad_scale, chunk_rows, part,
                               adapter_ ? &adapter : nullptr, options());

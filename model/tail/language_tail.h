@@ -12,8 +12,9 @@ namespace nemocube {
 
 /// How rows leave a language model: the final norm, and the head with the loss. The head's weight [V, hidden]
 /// may be the embeddings' weight (ModelConfig::tie_word_embeddings), and its rows may be divided by their
-/// lengths (normalized_head). Logits may have a bias and a soft cap (head_bias, logit_softcap),
-/// and the loss a term of the largest logit (z_loss_weight).
+/// lengths (normalized_head). Logits may have a scale, a bias and a soft cap (logit_scale, head_bias,
+/// logit_softcap), and the loss a term of the largest logit (z_loss_weight). The scale is that of the rows
+/// before the head.
 class LanguageTail {
  public:
   LanguageTail(const ModelSetup& setup, ParameterStore& parameters, TransformPoints& points);
@@ -37,7 +38,7 @@ class LanguageTail {
   const Parameter* head_;
   const Parameter* bias_;  // null: none
   bool normalized_;
-  double soft_cap_, z_loss_weight_;
+  double scale_, soft_cap_, z_loss_weight_;
   std::optional<Adapter> adapter_;
   Transform input_;
 };

@@ -24,7 +24,7 @@ GroupSums sums_over_ranks(const NormGroupPart& part, const Tensor& like, Write&&
 }  // namespace
 
 Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, std::int64_t groups,
-                  double eps, const NormGroupPart& part) {
+                  double eps, const NormGroupPart& part, GateOrder order) {
   static Zone forward_zone("gated_rmsnorm/forward"), backward_zone("gated_rmsnorm/backward");
   const ZoneTimer timer(forward_zone);
   const DType dtype = y.value().dtype(), acc = accumulate_dtype(dtype);
@@ -35,19 +35,21 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
           " channels cannot be cut into ", groups, " groups");
   check_shape("gated_rmsnorm: z", z.value(), y.shape());
   check_dtype("gated_rmsnorm: z", z.value(), dtype);
-  check_shape("gated_rmsnorm: weight", weight.value(), {channels});
+  const bool shared = order == GateOrder::norm_first && weight.shape() == Shape{channels / groups};
+  if (!shared) check_shape("gated_rmsnorm: weight", weight.value(), {channels});
   require(weight.value().dtype() == dtype || weight.value().dtype() == acc, "gated_rmsnorm: weight is ",
           weight.value().dtype(), " for an input of ", dtype);
 
   Var out = make_result(Tensor::empty(y.shape(), dtype, y.value().device()), ctx.records({&y, &z, &weight}));
   const Tensor inv_rms = Tensor::empty({tokens, groups}, acc, y.value().device());
   const GroupSums squares = sums_over_ranks(
-      part, inv_rms, [&](const Tensor& sums) { gated_rmsnorm_squares(sums, y.value(), z.value()); });
-  gated_rmsnorm_forward(out.value(), inv_rms, y.value(), z.value(), weight.value(), eps, squares);
+      part, inv_rms, [&](const Tensor& sums) { gated_rmsnorm_squares(sums, y.value(), z.value(), order); });
+  gated_rmsnorm_forward(out.value(), inv_rms, y.value(), z.value(), weight.value(), eps, squares, order);
   if (!out.needs_grad()) return out;
 
-  ctx.tape->record("gated_rmsnorm", [part, inv_rms, vy = y.value(), vz = z.value(), vw = weight.value(),
-                                     ny = y.node(), nz = z.node(), nw = weight.node(), no = out.node()] {
+  ctx.tape->record("gated_rmsnorm", [part, order, shared, inv_rms, vy = y.value(), vz = z.value(),
+                                     vw = weight.value(), ny = y.node(), nz = z.node(), nw = weight.node(),
+                                     no = out.node()] {
     if (!no->filled()) return;
     const ZoneTimer backward_timer(backward_zone);
     const Tensor dout = no->take();
@@ -55,13 +57,15 @@ Var gated_rmsnorm(Context& ctx, const Var& y, const Var& z, const Var& weight, s
     const Tensor dz = nz ? contribution(*nz, vz.dtype()) : Tensor();
     const Tensor dw =
         nw ? Tensor::empty({segments_of(vy.rows()), vy.cols()}, inv_rms.dtype(), inv_rms.device()) : Tensor();
-    const GroupSums dots = sums_over_ranks(
-        part, inv_rms, [&](const Tensor& sums) { gated_rmsnorm_dots(sums, dout, vy, vz, vw, inv_rms); });
-    gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms, dots);
+    const GroupSums dots = sums_over_ranks(part, inv_rms, [&](const Tensor& sums) {
+      gated_rmsnorm_dots(sums, dout, vy, vz, vw, inv_rms, order);
+    });
+    gated_rmsnorm_backward(dy, dz, dw, dout, vy, vz, vw, inv_rms, dots, order);
     if (ny) ny->add(dy);
     if (nz) nz->add(dz);
     ContributedSums sum;
-    sum.add(nw, dw, vw.dtype());
+    // Of a weight that groups share, each group of a segment is a part of its own.
+    sum.add(nw, shared && dw ? dw.reshape({dw.numel() / vw.numel(), vw.numel()}) : dw, vw.dtype());
     sum.contribute();
   });
   return out;

@@ -49,6 +49,30 @@ Operands<T> operands(const Tensor& y, const Tensor& z, const Tensor& weight, std
           groups,        static_cast<int>(size), static_cast<float>(size * ranks)};
 }
 
+/// Norm first, all groups may have one weight.
+template <class T>
+struct NormFirst : Operands<T> {
+  bool shared;
+};
+template <GateOrder order, class T>
+using OrderedOperands = std::conditional_t<order == GateOrder::gate_first, Operands<T>, NormFirst<T>>;
+template <GateOrder order, class T>
+OrderedOperands<order, T> ordered(const Operands<T>& t, const Tensor& weight) {
+  if constexpr (order == GateOrder::gate_first)
+    return t;
+  else
+    return {t, weight.defined() && weight.numel() == t.size};
+}
+
+/// Calls fn(order) with a constant.
+template <class Fn>
+void visit_order(GateOrder order, Fn&& fn) {
+  if (order == GateOrder::gate_first)
+    fn(std::integral_constant<GateOrder, GateOrder::gate_first>());
+  else
+    fn(std::integral_constant<GateOrder, GateOrder::norm_first>());
+}
+
 /// Calls fn(aligned, team) with constants.
 template <class T, class Fn>
 void visit_layout(const Operands<T>& t, bool rows_are_aligned, int held, Fn&& fn) {
@@ -62,6 +86,16 @@ void visit_layout(const Operands<T>& t, bool rows_are_aligned, int held, Fn&& fn
 template <bool aligned, class T>
 __device__ int channels_from(const Operands<T>& t, int c) {
   return aligned ? whole_pack<T> : t.size - c;
+}
+
+/// The first channel of a group's weight.
+template <class T>
+__device__ std::int64_t weight_start(const Operands<T>&, std::int64_t start) {
+  return start;
+}
+template <class T>
+__device__ std::int64_t weight_start(const NormFirst<T>& t, std::int64_t start) {
+  return t.shared ? 0 : start;
 }
 
 /// g = y silu(z)
@@ -134,25 +168,89 @@ __global__ void __launch_bounds__(block_threads<team>)
   }
 }
 
+/// The same with the norm first.
+template <class T, bool aligned, int team>
+__global__ void __launch_bounds__(block_threads<team>)
+    normed_forward_kernel(const NormFirst<T> t, Rows<T> out, float* inv_rms, const float* squares,
+                          float eps) {
+  constexpr int N = whole_pack<T>, packs = held_forward<T>;
+  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * teams_of_block<team> + threadIdx.x / team;
+  if (item >= t.rows * t.groups) return;
+  const std::int64_t row = item / t.groups, start = item % t.groups * t.size;
+  const int first = static_cast<int>(threadIdx.x % team) * N, step = team * N;
+  float own = 0;
+  const auto read = [&](int c, float(&y)[N]) {
+    read_values<aligned>(t.y.row(row) + start + c, channels_from<aligned>(t, c), y);
+  };
+  const auto add_squares = [&](const float(&y)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) own += y[i] * y[i];
+  };
+  const auto finish = [&](int c, const float(&y)[N], float scale) {
+    float w[N], z[N];
+    t.weight.template read<aligned>(weight_start(t, start) + c, channels_from<aligned>(t, c), w);
+    read_values<aligned>(t.z.row(row) + start + c, channels_from<aligned>(t, c), z);
+#pragma unroll
+    for (int i = 0; i < N; ++i) w[i] *= y[i] * scale * (z[i] * sigmoid(z[i]));
+    Pack<T, N>::of(w).template store<aligned>(out.row(row) + start + c, channels_from<aligned>(t, c));
+  };
+
+  float held[packs][N];
+#pragma unroll
+  for (int k = 0; k < packs; ++k)
+    if (const int c = first + k * step; c < t.size) {
+      read(c, held[k]);
+      add_squares(held[k]);
+    }
+  float sum;
+  if (squares) {
+    sum = squares[item];
+  } else {
+    for (int c = first + packs * step; c < t.size; c += step) {
+      float y[N];
+      read(c, y);
+      add_squares(y);
+    }
+    sum = team_sum<team>(own);
+  }
+  const float scale = 1 / sqrtf(sum / t.mean_size + eps);
+  if (threadIdx.x % team == 0) inv_rms[item] = scale;
+
+#pragma unroll
+  for (int k = 0; k < packs; ++k)
+    if (const int c = first + k * step; c < t.size) finish(c, held[k], scale);
+  for (int c = first + packs * step; c < t.size; c += step) {
+    float y[N];
+    read(c, y);
+    finish(c, y, scale);
+  }
+}
+
 void forward(const Tensor& out, const Tensor& inv_rms, const Tensor& y, const Tensor& z, const Tensor& weight,
-             double eps, const GroupSums& squares) {
+             double eps, const GroupSums& squares, GateOrder order) {
   visit_storage("gated_rmsnorm", y.dtype(), [&]<class T>(TypeTag<T>) {
     if (y.rows() == 0) return;
     const Operands<T> t = operands<T>(y, z, weight, inv_rms.cols(), squares.ranks);
     const float* given = squares.values.defined() ? data_of<float>(squares.values) : nullptr;
     visit_layout(t, rows_aligned(out, y, z, weight), held_forward<T>, [&](auto aligned, auto team) {
-      launch("gated_rmsnorm forward", forward_kernel<T, aligned, team>,
-             blocks_for(t.rows * t.groups, teams_of_block<team>), block_threads<team>, t, rows_of<T>(out),
-             data_of<float>(inv_rms), given, static_cast<float>(eps));
+      const auto start = [&](auto kernel, const auto& operands) {
+        launch("gated_rmsnorm forward", kernel, blocks_for(t.rows * t.groups, teams_of_block<team>),
+               block_threads<team>, operands, rows_of<T>(out), data_of<float>(inv_rms), given,
+               static_cast<float>(eps));
+      };
+      if (order == GateOrder::gate_first)
+        start(forward_kernel<T, aligned, team>, t);
+      else
+        start(normed_forward_kernel<T, aligned, team>, ordered<GateOrder::norm_first>(t, weight));
     });
   });
 }
 
 // Sums of a group's share for the other ranks: with dout and inv_rms the dots of backward, without the
 // squares of forward.
-template <class T, bool aligned, int team>
+template <GateOrder order, class T, bool aligned, int team>
 __global__ void __launch_bounds__(block_threads<team>)
-    sums_kernel(const Operands<T> t, float* sums, Rows<T> dout, const float* inv_rms) {
+    sums_kernel(const OrderedOperands<order, T> t, float* sums, Rows<T> dout, const float* inv_rms) {
   constexpr int N = whole_pack<T>;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * teams_of_block<team> + threadIdx.x / team;
   if (item >= t.rows * t.groups) return;
@@ -160,11 +258,20 @@ __global__ void __launch_bounds__(block_threads<team>)
   float own = 0;
   for (int c = static_cast<int>(threadIdx.x % team) * N; c < t.size; c += team * N) {
     float g[N];
-    read_gated<aligned>(t, row, start + c, channels_from<aligned>(t, c), g);
+    if constexpr (order == GateOrder::gate_first)
+      read_gated<aligned>(t, row, start + c, channels_from<aligned>(t, c), g);
+    else
+      read_values<aligned>(t.y.row(row) + start + c, channels_from<aligned>(t, c), g);
     if (dout) {
       float up[N], w[N];
       read_values<aligned>(dout.row(row) + start + c, channels_from<aligned>(t, c), up);
-      t.weight.template read<aligned>(start + c, channels_from<aligned>(t, c), w);
+      t.weight.template read<aligned>(weight_start(t, start) + c, channels_from<aligned>(t, c), w);
+      if constexpr (order == GateOrder::norm_first) {
+        float z[N];
+        read_values<aligned>(t.z.row(row) + start + c, channels_from<aligned>(t, c), z);
+#pragma unroll
+        for (int i = 0; i < N; ++i) w[i] *= z[i] * sigmoid(z[i]);
+      }
 #pragma unroll
       for (int i = 0; i < N; ++i) own += w[i] * up[i] * g[i];
     } else {
@@ -177,25 +284,29 @@ __global__ void __launch_bounds__(block_threads<team>)
 }
 
 void sum_groups(const char* name, const Tensor& sums, const Tensor& dout, const Tensor& y, const Tensor& z,
-                const Tensor& weight, const Tensor& inv_rms) {
+                const Tensor& weight, const Tensor& inv_rms, GateOrder order) {
   visit_storage("gated_rmsnorm", y.dtype(), [&]<class T>(TypeTag<T>) {
     if (y.rows() == 0) return;
     const Operands<T> t = operands<T>(y, z, weight, sums.cols(), 1);
     const float* scales = inv_rms.defined() ? data_of<float>(inv_rms) : nullptr;
-    visit_layout(t, rows_aligned(dout, y, z, weight), held_forward<T>, [&](auto aligned, auto team) {
-      launch(name, sums_kernel<T, aligned, team>, blocks_for(t.rows * t.groups, teams_of_block<team>),
-             block_threads<team>, t, data_of<float>(sums), rows_of<T>(dout), scales);
+    visit_order(order, [&](auto chosen) {
+      constexpr GateOrder fixed = decltype(chosen)::value;
+      visit_layout(t, rows_aligned(dout, y, z, weight), held_forward<T>, [&](auto aligned, auto team) {
+        launch(name, sums_kernel<fixed, T, aligned, team>,
+               blocks_for(t.rows * t.groups, teams_of_block<team>), block_threads<team>,
+               ordered<fixed>(t, weight), data_of<float>(sums), rows_of<T>(dout), scales);
+      });
     });
   });
 }
 
-void squares(const Tensor& sums, const Tensor& y, const Tensor& z) {
-  sum_groups("gated_rmsnorm squares", sums, {}, y, z, {}, {});
+void squares(const Tensor& sums, const Tensor& y, const Tensor& z, GateOrder order) {
+  sum_groups("gated_rmsnorm squares", sums, {}, y, z, {}, {}, order);
 }
 
 void dots(const Tensor& sums, const Tensor& dout, const Tensor& y, const Tensor& z, const Tensor& weight,
-          const Tensor& inv_rms) {
-  sum_groups("gated_rmsnorm dots", sums, dout, y, z, weight, inv_rms);
+          const Tensor& inv_rms, GateOrder order) {
+  sum_groups("gated_rmsnorm dots", sums, dout, y, z, weight, inv_rms, order);
 }
 
 // Backward: a block has one group of one of the segments of ops/reduce.h and writes that segment's part of
@@ -229,7 +340,8 @@ __device__ RowPack<T> load_row_pack(const Operands<T>& t, const Gradients<T>& d,
   return pack;
 }
 
-/// Sets s and returns the pack's part of the sum over c of w dout g r.
+/// Sets s and returns the pack's part of the sum over c of w dout g r; norm first, of w dout silu(z) y r.
+/// Both are the same product.
 template <class T, int N>
 __device__ float dot_of(RowPack<T>& pack, const float (&w)[N], float r) {
   float y[N], z[N], up[N], dot = 0;
@@ -245,7 +357,7 @@ __device__ float dot_of(RowPack<T>& pack, const float (&w)[N], float r) {
 }
 
 /// Adds the pack's part of dweight to `sums` and writes dy and dz.
-template <bool aligned, class T, int N>
+template <GateOrder order, bool aligned, class T, int N>
 __device__ void finish_row_pack(const Gradients<T>& d, std::int64_t row, std::int64_t channel, int count,
                                 const RowPack<T>& pack, const float (&w)[N], float r, float mean,
                                 float (&sums)[N]) {
@@ -255,19 +367,27 @@ __device__ void finish_row_pack(const Gradients<T>& d, std::int64_t row, std::in
   pack.dout.read(up);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    const float gate = z[i] * pack.s[i], normed = y[i] * gate * r;
-    sums[i] += up[i] * normed;
-    const float back = r * (w[i] * up[i] - normed * mean);
-    z[i] = back * (y[i] * silu_slope(z[i], pack.s[i]));
-    y[i] = back * gate;
+    const float gate = z[i] * pack.s[i];
+    if constexpr (order == GateOrder::gate_first) {
+      const float normed = y[i] * gate * r;
+      sums[i] += up[i] * normed;
+      const float back = r * (w[i] * up[i] - normed * mean);
+      z[i] = back * (y[i] * silu_slope(z[i], pack.s[i]));
+      y[i] = back * gate;
+    } else {
+      const float normed = y[i] * r, gated = up[i] * gate;
+      sums[i] += gated * normed;
+      z[i] = w[i] * up[i] * normed * silu_slope(z[i], pack.s[i]);
+      y[i] = r * (w[i] * gated - normed * mean);
+    }
   }
   if (d.dy) Pack<T, N>::of(y).template store<aligned>(d.dy.row(row) + channel, count);
   if (d.dz) Pack<T, N>::of(z).template store<aligned>(d.dz.row(row) + channel, count);
 }
 
-template <class T, bool aligned, int team>
+template <GateOrder order, class T, bool aligned, int team>
 __global__ void __launch_bounds__(block_threads<team>)
-    backward_kernel(const Operands<T> t, const Gradients<T> d) {
+    backward_kernel(const OrderedOperands<order, T> t, const Gradients<T> d) {
   constexpr int N = whole_pack<T>, teams = teams_of_block<team>;
   const std::int64_t segment = blockIdx.x / t.groups, group = blockIdx.x % t.groups, start = group * t.size;
   const int own_team = static_cast<int>(threadIdx.x) / team;
@@ -275,7 +395,7 @@ __global__ void __launch_bounds__(block_threads<team>)
   const std::int64_t begin = segment * segment_rows;
   const std::int64_t end = begin + segment_rows < t.rows ? begin + segment_rows : t.rows;
   const auto weight = [&](int c, float(&w)[N]) {
-    t.weight.template read<aligned>(start + c, channels_from<aligned>(t, c), w);
+    t.weight.template read<aligned>(weight_start(t, start) + c, channels_from<aligned>(t, c), w);
   };
   float sums[held_backward][N] = {};
 
@@ -314,8 +434,8 @@ __global__ void __launch_bounds__(block_threads<team>)
       if (const int c = first + k * step; c < t.size) {
         float w[N];
         weight(c, w);
-        finish_row_pack<aligned>(d, row, start + c, channels_from<aligned>(t, c), held[k], w, r, mean,
-                                 sums[k]);
+        finish_row_pack<order, aligned>(d, row, start + c, channels_from<aligned>(t, c), held[k], w, r, mean,
+                                        sums[k]);
       }
     // Channels beyond those in registers: their sums are in the segment's row of dweight, each element with
     // one thread.
@@ -326,7 +446,8 @@ __global__ void __launch_bounds__(block_threads<team>)
       if (place && row > begin) read_values<aligned>(place, channels_from<aligned>(t, c), of_pack);
       RowPack<T> pack = load(c);
       dot_of(pack, w, r);
-      finish_row_pack<aligned>(d, row, start + c, channels_from<aligned>(t, c), pack, w, r, mean, of_pack);
+      finish_row_pack<order, aligned>(d, row, start + c, channels_from<aligned>(t, c), pack, w, r, mean,
+                                      of_pack);
       if (place) write_values<aligned>(place, channels_from<aligned>(t, c), of_pack);
     }
   }
@@ -356,7 +477,8 @@ __global__ void __launch_bounds__(block_threads<team>)
 }
 
 void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const Tensor& dout, const Tensor& y,
-              const Tensor& z, const Tensor& weight, const Tensor& inv_rms, const GroupSums& dots) {
+              const Tensor& z, const Tensor& weight, const Tensor& inv_rms, const GroupSums& dots,
+              GateOrder order) {
   visit_storage("gated_rmsnorm", y.dtype(), [&]<class T>(TypeTag<T>) {
     if (y.rows() == 0) return;
     const Operands<T> t = operands<T>(y, z, weight, inv_rms.cols(), dots.ranks);
@@ -366,11 +488,15 @@ void backward(const Tensor& dy, const Tensor& dz, const Tensor& dweight, const T
                          .dweight = rows_of<float>(dweight),
                          .inv_rms = data_of<float>(inv_rms),
                          .dots = dots.values.defined() ? data_of<float>(dots.values) : nullptr};
-    visit_layout(t, rows_aligned(dy, dz, dweight, dout, y, z, weight), held_backward,
-                 [&](auto aligned, auto team) {
-                   launch("gated_rmsnorm backward", backward_kernel<T, aligned, team>,
-                          blocks_for(segments_of(t.rows) * t.groups, 1), block_threads<team>, t, d);
-                 });
+    visit_order(order, [&](auto chosen) {
+      constexpr GateOrder fixed = decltype(chosen)::value;
+      visit_layout(t, rows_aligned(dy, dz, dweight, dout, y, z, weight), held_backward,
+                   [&](auto aligned, auto team) {
+                     launch("gated_rmsnorm backward", backward_kernel<fixed, T, aligned, team>,
+                            blocks_for(segments_of(t.rows) * t.groups, 1), block_threads<team>,
+                            ordered<fixed>(t, weight), d);
+                   });
+    });
   });
 }
 

@@ -9,10 +9,12 @@ namespace {
 
 struct Setup {
   std::int64_t groups;
+  GateOrder order;
   Tensor y, z, weight, dout, out, dy, dz;
 
-  Setup(const BenchOptions& o, std::int64_t tokens, std::int64_t channels, std::int64_t group_count)
-      : groups(group_count) {
+  Setup(const BenchOptions& o, std::int64_t tokens, std::int64_t channels, std::int64_t group_count,
+        GateOrder chosen)
+      : groups(group_count), order(chosen) {
     y = bench::normal(o, {tokens, channels}, "y");
     z = bench::normal(o, {tokens, 2 * channels}, "z").narrow(-1, 0, channels);
     weight = bench::normal(o, {channels}, "weight");
@@ -21,7 +23,7 @@ struct Setup {
 
   void forward() {
     Context ctx;
-    out = gated_rmsnorm(ctx, y, z, weight, groups, 1e-5).value();
+    out = gated_rmsnorm(ctx, y, z, weight, groups, 1e-5, {}, order).value();
   }
 
   void both() {
@@ -29,7 +31,7 @@ struct Setup {
     Context ctx;
     ctx.tape = &tape;
     const Var vy = bench::intermediate(y), vz = bench::intermediate(z), vw = Var::leaf(weight);
-    const Var result = gated_rmsnorm(ctx, vy, vz, vw, groups, 1e-5);
+    const Var result = gated_rmsnorm(ctx, vy, vz, vw, groups, 1e-5, {}, order);
     out = result.value();
     tape.backward(result, dout);
     dy = vy.grad();
@@ -45,12 +47,13 @@ struct Setup {
     };
     const auto vy = part(y), vz = part(z), go = part(dout), got = part(out);
     const auto w = weight.narrow(0, c0, width).to_vector();
+    const bool norm_first = order == GateOrder::norm_first;
     std::vector<double> s(n), g(n);
     double squares = 0;
     for (std::size_t c = 0; c < n; ++c) {
       s[c] = 1 / (1 + std::exp(-vz[c]));
       g[c] = vy[c] * vz[c] * s[c];
-      squares += g[c] * g[c];
+      squares += norm_first ? vy[c] * vy[c] : g[c] * g[c];
     }
     const double r = 1 / std::sqrt(squares / static_cast<double>(width) + 1e-5);
     for (std::size_t c = 0; c < n; ++c)
@@ -60,9 +63,12 @@ struct Setup {
     double mean = 0;
     for (std::size_t c = 0; c < n; ++c) mean += w[c] * go[c] * g[c] * r / static_cast<double>(width);
     for (std::size_t c = 0; c < n; ++c) {
+      const double gate = vz[c] * s[c], slope = s[c] * (1 + vz[c] * (1 - s[c]));
       const double dg = r * (w[c] * go[c] - g[c] * r * mean);
-      if (!bench::close(got_dy[c], dg * vz[c] * s[c], tolerance)) return false;
-      if (!bench::close(got_dz[c], dg * vy[c] * s[c] * (1 + vz[c] * (1 - s[c])), tolerance)) return false;
+      const double want_dy = norm_first ? r * (w[c] * gate * go[c] - vy[c] * r * mean) : dg * gate,
+                   want_dz = norm_first ? w[c] * vy[c] * r * go[c] * slope : dg * vy[c] * slope;
+      if (!bench::close(got_dy[c], want_dy, tolerance) || !bench::close(got_dz[c], want_dz, tolerance))
+        return false;
     }
     return true;
   }
@@ -79,15 +85,21 @@ std::vector<BenchCase> make(const BenchOptions& options) {
                                 : nano        ? 4096
                                               : 1024,
                      groups = nano ? 8 : 4;
-  auto setup = std::make_shared<Setup>(options, tokens, channels, groups);
   const double tolerance = options.dtype == DType::bf16 ? 0.05 : 1e-4;
   const BenchShape shape{{"tokens", tokens}, {"channels", channels}, {"groups", groups}};
-  const double y = bench::bytes_of(setup->y);
-  // Forward: y and z in, out out. Backward: dout, y and z in, dy and dz out.
-  return {{"forward", shape, 3 * y, 0, [setup] { setup->forward(); },
-           [setup, tolerance] { return setup->verify(tolerance, false); }},
-          {"forward+backward", shape, 8 * y, 0, [setup] { setup->both(); },
-           [setup, tolerance] { return setup->verify(tolerance, true); }}};
+  std::vector<BenchCase> list;
+  for (const auto& [order, name] :
+       {std::pair{GateOrder::gate_first, ""}, std::pair{GateOrder::norm_first, "norm first, "}}) {
+    if (options.nano && order == GateOrder::norm_first) continue;  // no step of that model
+    auto setup = std::make_shared<Setup>(options, tokens, channels, groups, order);
+    const double y = bench::bytes_of(setup->y);
+    // Forward: y and z in, out out. Backward: dout, y and z in, dy and dz out.
+    list.push_back({cat(name, "forward"), shape, 3 * y, 0, [setup] { setup->forward(); },
+                    [setup, tolerance] { return setup->verify(tolerance, false); }});
+    list.push_back({cat(name, "forward+backward"), shape, 8 * y, 0, [setup] { setup->both(); },
+                    [setup, tolerance] { return setup->verify(tolerance, true); }});
+  }
+  return list;
 }
 
 const RegisterBench registration("gated_rmsnorm", make);

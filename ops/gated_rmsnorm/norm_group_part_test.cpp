@@ -27,11 +27,12 @@ Tensor share_of(const Tensor& x, std::int64_t groups, std::int64_t ranks, std::s
 }
 
 /// out, and the gradients of y, z and weight, each with one row for a token and weight with one row.
-std::vector<Tensor> run(const Operands& o, std::int64_t groups, const NormGroupPart& part = {}) {
+std::vector<Tensor> run(const Operands& o, std::int64_t groups, const NormGroupPart& part = {},
+                        GateOrder order = GateOrder::gate_first) {
   Tape tape;
   Context ctx{.tape = &tape};
   const Var y = Var::leaf(o.y), z = Var::leaf(o.z), weight = Var::leaf(o.weight);
-  const Var out = gated_rmsnorm(ctx, y, z, weight, groups, 1e-3, part);
+  const Var out = gated_rmsnorm(ctx, y, z, weight, groups, 1e-3, part, order);
   tape.backward(out, o.dout);
   return {out.value(), y.grad(), z.grad(), weight.grad().reshape({1, weight.shape()[0]})};
 }
@@ -76,6 +77,37 @@ TEST_CASE("gated_rmsnorm, groups over ranks: output and gradients of the whole, 
                     (tokens > 0 ? std::vector<Shape>{message, message} : std::vector<Shape>{}));
             });
           }
+  });
+}
+
+TEST_CASE("gated_rmsnorm, groups over ranks: the norm first, with a weight for each group or one for all" *
+          doctest::test_suite("cuda")) {
+  for_dtypes(test_devices("gated_rmsnorm"), [](Device device, DType dtype) {
+    for (const bool shared : {false, true}) {
+      CAPTURE(shared);
+      const std::int64_t ranks = 3, groups = 2, share = 19, tokens = 67, channels = groups * ranks * share;
+      const auto random = [&](const Shape& shape, std::uint64_t seed, double scale = 1) {
+        return random_tensor(shape, dtype, seed, scale).to(device);
+      };
+      const Operands whole{random({tokens, channels}, 1), random({tokens, channels}, 2, 2.0),
+                           random({shared ? ranks * share : channels}, 3), random({tokens, channels}, 4)};
+      const std::int64_t weights = shared ? 1 : groups;  // the groups that a weight has
+      const std::vector<Tensor> want = run(whole, groups, {}, GateOrder::norm_first);
+      on_ranks(ranks, [&](std::size_t rank, ThreadReduction& reduction) {
+        const auto own = [&](const Tensor& x, std::int64_t of) { return share_of(x, of, ranks, rank); };
+        const Operands mine{
+            own(whole.y, groups), own(whole.z, groups),
+            own(whole.weight.reshape({1, whole.weight.numel()}), weights).reshape({weights * share}),
+            own(whole.dout, groups)};
+        const std::vector<Tensor> got = run(mine, groups, {&reduction, ranks}, GateOrder::norm_first);
+        const double bound = dtype == DType::f64 ? 0x1p-47 : dtype == DType::f32 ? 0x1p-18 : 0x1p-8;
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          CAPTURE(i);
+          CHECK(relative_error(got[i], own(want[i], i == 3 ? weights : groups)) < bound);
+        }
+        CHECK(reduction.messages == std::vector<Shape>(2, Shape{tokens, groups}));
+      });
+    }
   });
 }
 

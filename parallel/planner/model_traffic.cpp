@@ -183,7 +183,7 @@ void ModelTraffic::add_scan(RankTraffic& traffic, const GridPlace& place, const 
   const std::int64_t heads = scan.heads / t, groups = std::max<std::int64_t>(1, scan.groups / t),
                      own = rows(place.cp);
   // A norm group that several tp ranks share is normalised by one sum over them, forward and backward.
-  if (is_cut && own > 0)
+  if (scan.normed && is_cut && own > 0)
     traffic.all_reduce(Group::state_replicas, own * groups, accumulate_dtype(load_.dtype),
                        times.forward + times.backward);
   if (c == 1) return;

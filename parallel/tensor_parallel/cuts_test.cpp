@@ -33,7 +33,7 @@ ModelConfig wide_config() {
   c.vocab_size = 21;
   c.attention.head_dim = 4;
   c.mamba.n_groups = 2;
-  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.mamba.in_proj_bias = c.mamba.out_proj_bias = c.mlp.bias = c.moe.bias = true;
   c.attention.qkv_bias = c.attention.output_bias = true;
   c.attention.head_norm = NormKind::rmsnorm;
   return c;
@@ -45,7 +45,7 @@ TEST_CASE("tensor cuts: Mamba's segments are cut one by one") {
   // Worked example: 64 heads of 64 channels, 8 groups of 128 states, 4 taps, rank 1 of 4.
   ModelConfig c = dense({"M", 512, 8, 8, 8, 64, 64, 128});
   c.mamba.n_groups = 8;
-  c.mamba.use_bias = true;
+  c.mamba.in_proj_bias = c.mamba.out_proj_bias = true;
   const std::string mixer = "backbone.layers.0.mixer";
   const Ranges in_proj{{1024, 2048}, {5120, 6144}, {8448, 8704}, {9472, 9728}, {10256, 10272}};
   for (const char* member : {".in_proj.weight", ".in_proj.bias"}) {

@@ -19,7 +19,7 @@ ModelConfig config_for(std::int64_t tp, std::int64_t kv_heads) {
   c.vocab_size = 23;
   c.attention.head_dim = 4;
   c.mamba.n_groups = tp;
-  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.mamba.in_proj_bias = c.mamba.out_proj_bias = c.mlp.bias = c.moe.bias = true;
   c.attention.qkv_bias = c.attention.output_bias = true;
   c.attention.head_norm = NormKind::rmsnorm;
   return c;

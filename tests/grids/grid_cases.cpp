@@ -101,7 +101,7 @@ ModelConfig grid_model() {
   c.attention.head_dim = 4;
   c.mamba.n_groups = 2;
   c.moe.routed_scaling_factor = 1.5;
-  c.mamba.use_bias = c.mlp.bias = c.moe.bias = true;
+  c.mamba.in_proj_bias = c.mamba.out_proj_bias = c.mlp.bias = c.moe.bias = true;
   c.moe.latent_size = 6;
   return c;
 }
@@ -169,6 +169,28 @@ const std::vector<FamilyModel>& family_models() {
       // As many layers as there are stages at most, because no stage may begin with an MLP.
       family_model("phi", {{"num_hidden_layers", 8}, {"qk_layernorm", true}, {"partial_rotary_factor", 0.5}}),
       family_model("baichuan", {{"z_loss_weight", 0.05}}),
+      // Layers of three blocks, as many as there are stages at most. A group spans four tp ranks.
+      family_model("falcon_h1", {{"num_hidden_layers", 8},
+                                 {"attention_bias", true},
+                                 {"mlp_bias", true},
+                                 {"mamba_proj_bias", true},
+                                 {"projectors_bias", true},
+                                 {"mamba_d_ssm", 16},
+                                 {"mamba_n_heads", 8},
+                                 {"mamba_n_groups", 2},
+                                 {"mamba_d_state", 3},
+                                 {"mamba_chunk_size", 4},
+                                 {"mamba_rms_norm", true},
+                                 {"mamba_norm_before_gate", true},
+                                 {"embedding_multiplier", 1.5},
+                                 {"lm_head_multiplier", 0.75},
+                                 {"key_multiplier", 1.25},
+                                 {"attention_in_multiplier", 0.5},
+                                 {"attention_out_multiplier", 0.625},
+                                 {"ssm_in_multiplier", 0.75},
+                                 {"ssm_out_multiplier", 1.25},
+                                 {"mlp_multipliers", {0.875, 1.125}},
+                                 {"ssm_multipliers", {0.5, 0.75, 1.125, 1.25, 1.5}}}),
   };
   return models;
 }

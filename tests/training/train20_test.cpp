@@ -51,7 +51,8 @@ TEST_CASE("train20: 20 AdamW steps follow the losses, norms and rates of PyTorch
 
 TEST_CASE("train20: models of other families follow PyTorch as well") {
   for (const char* golden : {"llama", "llama_biases", "mistral", "ministral3", "qwen2", "qwen3", "qwen3_moe",
-                             "qwen3_moe_dense", "decilm", "phi", "phi_norms", "baichuan", "baichuan_alibi"})
+                             "qwen3_moe_dense", "decilm", "phi", "phi_norms", "baichuan", "baichuan_alibi",
+                             "falcon_h1", "falcon_h1_norm_after", "falcon_h1_norm_before"})
     check_train20({}, 1e-5, golden);
   // Norms behind mixers, with weights around 1, enlarge the rounding of f32 in gradients: PyTorch's own steps
   // in f32 and f64 have norms that differ by 2e-5.

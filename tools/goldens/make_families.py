@@ -45,7 +45,8 @@ SMALL = dict(
 
 # The model_type of a family, and its classes without "Config" and "ForCausalLM".
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral3": "Ministral3", "qwen2": "Qwen2", "qwen3": "Qwen3",
-           "qwen3_moe": "Qwen3Moe", "nemotron-nas": "DeciLM", "gemma3_text": "Gemma3", "phi": "Phi", "baichuan": "Baichuan"}
+           "qwen3_moe": "Qwen3Moe", "nemotron-nas": "DeciLM", "gemma3_text": "Gemma3", "phi": "Phi", "baichuan": "Baichuan",
+           "falcon_h1": "FalconH1"}
 CONFIGS = {"gemma3_text": "Gemma3Text"}  # where the class of the config has another name
 MODULES = {"gemma3_text": "gemma3"}  # where the module of the classes has another name than the family
 # Of families that transformers does not have.
@@ -56,6 +57,14 @@ ABSENT = dict(n_heads_in_group=None, ffn_mult=None, no_op=True, replace_with_lin
 LINEAR = {**ABSENT, "no_op": False, "replace_with_linear": True}
 GROUPS_OF_1, GROUPS_OF_2 = ({**ABSENT, "no_op": False, "n_heads_in_group": n} for n in (1, 2))
 WIDE = {**ABSENT, "no_op": False, "ffn_mult": 1.5}
+
+# Of Falcon-H1, each factor another one; exact in float32, in which the class keeps those of the projection.
+MULTIPLIERS = dict(
+    ssm_in_multiplier=0.75, ssm_out_multiplier=1.25, attention_in_multiplier=0.5, attention_out_multiplier=0.625,
+    key_multiplier=1.375, mlp_multipliers=[0.875, 1.125], ssm_multipliers=[0.5, 0.75, 1.125, 1.25, 1.5],
+    embedding_multiplier=2.0, lm_head_multiplier=0.3,
+)
+ALL_BIASES = dict(attention_bias=True, mlp_bias=True, mamba_proj_bias=True, projectors_bias=True)
 
 # `keys`: of config.json. `by_hand`: config.json has exactly these keys, in spellings of older releases; else the class saves it.
 # `family`: where it is not the name of the case. `activation`: the key of config.json and its value, else the SiLU.
@@ -213,6 +222,40 @@ CASES = {
         keys=dict(
             hidden_size=24, num_attention_heads=6, tie_word_embeddings=False, max_position_embeddings=None,
             model_max_length=64,
+        ),
+    ),
+    # A gate without a norm, as in published models. Chunks that do not divide the sequence.
+    "falcon_h1": dict(
+        seed=15,
+        by_hand=True,
+        nulls=("pad_token_id",),  # the class has one, whose row of the embeddings gets no gradient of look-ups
+        keys=dict(
+            hidden_size=8, intermediate_size=12, num_key_value_heads=2, head_dim=4, tie_word_embeddings=False, rope_theta=100.0,
+            mamba_d_ssm=24, mamba_n_heads=6, mamba_d_head=4, mamba_n_groups=2, mamba_d_state=4, mamba_d_conv=4,
+            mamba_chunk_size=4, mamba_rms_norm=False, mamba_norm_before_gate=False, mamba_conv_bias=True, **MULTIPLIERS,
+        ),
+    ),
+    "falcon_h1_norm_after": dict(
+        family="falcon_h1",
+        seed=16,
+        by_hand=False,
+        keys=dict(
+            hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_key_value_heads=2, tie_word_embeddings=False,
+            mamba_d_ssm=24, mamba_n_heads=6, mamba_d_head=4, mamba_n_groups=2, mamba_d_state=4, mamba_chunk_size=4,
+            mamba_rms_norm=True, mamba_norm_before_gate=False,
+            rope_parameters=dict(rope_type="default", rope_theta=100.0), **ALL_BIASES, **MULTIPLIERS,
+        ),
+    ),
+    # Widths that follow from others.
+    "falcon_h1_norm_before": dict(
+        family="falcon_h1",
+        seed=17,
+        by_hand=True,
+        nulls=("pad_token_id", "mamba_d_ssm"),
+        keys=dict(
+            hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_key_value_heads=1, tie_word_embeddings=True,
+            rope_theta=100.0, mamba_d_ssm=None, mamba_n_heads=4, mamba_d_head="auto", mamba_n_groups=2, mamba_d_state=5,
+            mamba_d_conv=3, mamba_chunk_size=4, mamba_rms_norm=True, mamba_conv_bias=False, **ALL_BIASES, **MULTIPLIERS,
         ),
     ),
 }
@@ -467,6 +510,8 @@ ADAPTED = {
     "llama": ["q_proj", "down_proj"], "mistral": ["v_proj", "gate_proj"], "ministral3": ["k_proj", "up_proj"],
     "qwen2": ["q_proj", "o_proj"], "qwen3": ["k_proj", "o_proj"], "gemma3": ["q_proj", "down_proj"],
     "qwen3_moe": ["v_proj"], "gemma3_biases": ["o_proj", "lm_head"], "phi": ["k_proj", "dense", "fc1"], "phi_norms": ["fc2", "lm_head"],
+    # PEFT refuses out_proj and conv1d of this family.
+    "falcon_h1": ["in_proj", "o_proj"],
 }
 ADAPTED_STACKS = {"qwen3_moe": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
 

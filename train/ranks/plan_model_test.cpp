@@ -118,6 +118,8 @@ const std::string phi_plan = R"({"layers.*.self_attn.q_proj": "colwise",
     "layers.*.self_attn.k_proj": "colwise", "layers.*.self_attn.v_proj": "colwise",
     "layers.*.self_attn.dense": "rowwise", "layers.*.mlp.fc1": "colwise", "layers.*.mlp.fc2": "rowwise",
     "lm_head": "colwise_gather_output"})";
+const std::string falcon_h1_plan =
+    R"({"embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output"})";
 const std::string nemotron_h_plan = R"({"embeddings": "embedding_rowwise",
     "layers.*.mixer.experts.up_proj": "colwise", "layers.*.mixer.experts.down_proj": "rowwise",
     "layers.*.mixer.experts": "moe_tp_experts"})";
@@ -158,6 +160,10 @@ TEST_CASE("plan of a model: Hugging Face's plan of each family, pasted into a re
     check_own_plan(model_of("phi", {{"qk_layernorm", true}, {"tie_word_embeddings", tied}}), phi_plan);
   for (const char* positions : {"max_position_embeddings", "model_max_length"})
     check_own_plan(model_of("baichuan", {{positions, 64}, {"z_loss_weight", 0}}), baichuan_plan);
+  for (const bool norm : {false, true})
+    check_own_plan(
+        model_of("falcon_h1", {{"mamba_d_ssm", 8}, {"mamba_n_heads", 4}, {"mamba_rms_norm", norm}}),
+        falcon_h1_plan);
   check_own_plan(nemotron_h(), nemotron_h_plan);
   check_own_plan(nemotron_h(), nemotron_h_expert_plan);
   check_own_plan(decilm(), decilm_plan);

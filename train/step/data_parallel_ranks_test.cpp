@@ -35,7 +35,7 @@ struct Task {
 
 ModelConfig config_of(const Task& task) {
   ModelConfig config = tiny_config(task.pattern);
-  config.mamba.use_bias = config.mlp.bias = config.moe.bias = true;
+  config.mamba.in_proj_bias = config.mamba.out_proj_bias = config.mlp.bias = config.moe.bias = true;
   return config;
 }
 

@@ -56,6 +56,11 @@ void set_head_dim(ModelConfig& config, const JsonView& object) {
 
 void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
                 const char* epsilon_key) {
+  add_layers(config, object, table, layers, std::array{attention_block, mlp_block}, epsilon_key);
+}
+
+void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
+                std::span<const BlockKind> of_layer, const char* epsilon_key) {
   ReadKeys(object).key({"num_hidden_layers"}, layers);
   require(config.layer_norm_epsilon > 0, object.file(), ": '", epsilon_key, "': want a number above 0, got ",
           config.layer_norm_epsilon);
@@ -69,8 +74,8 @@ void add_layers(ModelConfig& config, const JsonView& object, const NameTable& ta
   set_head_dim(config, object);
   std::vector<LayerSlot> slots;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
-    config.blocks.insert(config.blocks.end(), {attention_block, mlp_block});
-    slots.insert(slots.end(), {{layer, attention_slot}, {layer, mlp_slot}});
+    config.blocks.insert(config.blocks.end(), of_layer.begin(), of_layer.end());
+    for (int slot = 0; slot < static_cast<int>(of_layer.size()); ++slot) slots.push_back({layer, slot});
   }
   config.names = {table, std::move(slots)};
 }

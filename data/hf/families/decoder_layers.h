@@ -4,6 +4,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <span>
 
 #include "data/hf/config_keys.h"
 #include "model/config.h"
@@ -52,6 +53,10 @@ void set_head_dim(ModelConfig& config, const JsonView& object);
 /// `epsilon_key`. Throws Error naming the key where a size cannot be.
 void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
                 const char* epsilon_key = "rms_norm_eps");
+
+/// The same with these blocks in each layer, whose slots are their places in the list.
+void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
+                std::span<const BlockKind> of_layer, const char* epsilon_key = "rms_norm_eps");
 
 /// Error for another `hidden_act` than the SiLU, which has two names.
 void want_silu(const JsonView& object);

@@ -5,6 +5,7 @@
 
 #include "data/hf/families/baichuan/baichuan.h"
 #include "data/hf/families/decilm/decilm.h"
+#include "data/hf/families/falcon_h1/falcon_h1.h"
 #include "data/hf/families/gemma/gemma3.h"
 #include "data/hf/families/llama/llama.h"
 #include "data/hf/families/mistral/ministral3.h"
@@ -20,7 +21,7 @@ namespace nemocube {
 std::span<const Family* const> families() {
   static constexpr std::array all{&nemotron_h_family, &llama_family, &mistral_family,   &ministral3_family,
                                   &qwen2_family,      &qwen3_family, &qwen3_moe_family, &decilm_family,
-                                  &gemma3_family,     &phi_family,   &baichuan_family};
+                                  &gemma3_family,     &phi_family,   &baichuan_family,  &falcon_h1_family};
   return all;
 }
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "model/blocks/attention/alibi_slopes.h"
 #include "ops/attention/partial_attention.h"
+#include "ops/scale_columns/scale_columns.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
@@ -30,6 +32,8 @@ struct AttentionMixer::State final : MixerState {
 AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& name)
     : all_heads_(sources.config.attention.num_attention_heads),
       alibi_(sources.config.attention.alibi),
+      input_multiplier_(sources.config.attention.input_multiplier),
+      output_multiplier_(sources.config.attention.output_multiplier),
       o_proj_(sources, name / "o_proj", PointRole::way_out) {
   const AttentionConfig& config = sources.config.attention;
   options_.head_dim = config.head_dim;
@@ -48,6 +52,10 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
                                           name / "q_proj", nullptr, way_in});
   }
   options_.scale = config.score_scale;
+  if (config.key_multiplier != 1)
+    options_.scale =
+        config.key_multiplier *
+        (config.score_scale > 0 ? config.score_scale : 1 / std::sqrt(static_cast<double>(config.head_dim)));
   options_.window = config.window;
   rope_ = config.rope;
   position_scale_ = config.position_scale;
@@ -160,12 +168,13 @@ std::int64_t positions_of(const Sequences& sequences) {
 Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const Sequences& sequences = call.sequences;
   Var q, k, v;
+  const Var scaled = scale(ctx, x, input_multiplier_);
   if (qkv_proj_) {
     const std::int64_t width = options_.heads * options_.head_dim;
-    const auto parts = split_last(ctx, (*qkv_proj_)(ctx, x, sequences), std::array{width, width, width});
+    const auto parts = split_last(ctx, (*qkv_proj_)(ctx, scaled, sequences), std::array{width, width, width});
     q = parts[0], k = parts[1], v = parts[2];
   } else {
-    const Var in = apply(qkv_input_, ctx, x, sequences);
+    const Var in = apply(qkv_input_, ctx, scaled, sequences);
     q = (*q_proj_)(ctx, in, sequences);
     k = (*k_proj_)(ctx, in, sequences);
     v = (*v_proj_)(ctx, in, sequences);
@@ -194,7 +203,7 @@ Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   else
     y = core_ ? core_(ctx, q, k, v, options, sequences)
               : attention(ctx, q, k, v, options, sequences, sequences);
-  return o_proj_(ctx, y, sequences);
+  return scale(ctx, o_proj_(ctx, y, sequences), output_multiplier_);
 }
 
 }  // namespace nemocube

@@ -39,6 +39,7 @@ class AttentionMixer final : public Mixer {
                 const AttentionOptions& options, const Sequences& sequences, State& state) const;
   std::int64_t all_heads_, first_head_ = 0;
   bool alibi_;
+  double input_multiplier_, output_multiplier_;
   AttentionOptions options_;
   RopeConfig rope_;
   PositionScale position_scale_;

@@ -93,6 +93,10 @@ class AttentionBlock final : public BlockType {
                                     !c.attention.qkv_bias && !c.attention.head_norm),
             "qkv_proj: want as many key-value heads as query heads, and neither biases nor norms of heads");
     check_range("scale of the scores", c.attention.score_scale, 0, largest_number);
+    check_range("key_multiplier", c.attention.key_multiplier, std::numeric_limits<double>::min(),
+                largest_number);
+    for (const double factor : {c.attention.input_multiplier, c.attention.output_multiplier})
+      check_range("a multiplier of attention", factor, -largest_number, largest_number);
     validate_rope(c.attention.rope, c.attention.head_dim);
     require(c.attention.window >= 0, "sliding_window: want at least 1, or none, got ", c.attention.window);
     const PositionScale& scale = c.attention.position_scale;
@@ -133,6 +137,8 @@ class AttentionBlock final : public BlockType {
     const double of_heads = rows.all * width * (heads + kv);
     if (c.attention.head_norm) work.numbers(2 * of_heads, 3 * of_heads);
     if (c.attention.rope.type != RopeType::none) work.numbers(2 * of_heads, 2 * of_heads);
+    for (const double factor : {c.attention.input_multiplier, c.attention.output_multiplier})
+      if (factor != 1) work.numbers(2 * rows.all * h, 2 * rows.all * h);
   }
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
@@ -145,7 +151,9 @@ class AttentionBlock final : public BlockType {
     // inputs, and a number of each head.
     const std::int64_t normed =
         c.attention.head_norm ? q + k + of.wide(rows.all * heads) + of.wide(rows.all * kv) : 0;
-    return {normed + 2 * q + 2 * k + of.wide(rows.all * heads),
+    const std::int64_t scaled =
+        c.attention.input_multiplier != 1 ? of.stored(rows.all * real(c.hidden_size)) : 0;
+    return {scaled + normed + 2 * q + 2 * k + of.wide(rows.all * heads),
             2 * q + 2 * k + 2 * of.wide(rows.all * kv * width)};
   }
   // Keys and values of a sequence lie in buffers that double when they are full.

@@ -20,6 +20,8 @@ struct AttentionConfig {
   /// key-value heads as query heads, and neither biases nor norms of heads.
   bool packed = false;
   double score_scale = 0;  ///< of the scores; 0: head_dim^-0.5
+  /// Factors: of the input of the projections; of the keys, which is one more of the scores; of the output.
+  double input_multiplier = 1, key_multiplier = 1, output_multiplier = 1;
   RopeConfig rope;
   bool alibi = false;  ///< scores fall with the distance, with a slope for each head (alibi_slopes.h)
   PositionScale position_scale;

@@ -27,6 +27,7 @@ using MambaCoreRunner = std::function<Var(Context&, const MambaCore& core, const
 ///     z, xBC, dt = in_proj(u)
 ///     x, B, C = silu(conv1d(xBC))
 ///     out_proj(norm(ssd_scan(x, dt, B, C), z))
+/// with the norm of MambaConfig::norm, and MambaMultipliers where they are not 1.
 class MambaMixer final : public Mixer {
  public:
   MambaMixer(const MixerSources& sources, const TensorName& name);
@@ -42,13 +43,19 @@ class MambaMixer final : public Mixer {
  private:
   struct State;
   MambaCore core() const;
+  /// z, x, B, C and dt side by side.
+  Var projected(Context& ctx, const Var& u, const Sequences& sequences) const;
+  Var gated(Context& ctx, const Var& y, const Var& z) const;
   SsdOptions scan_;
   std::int64_t all_heads_, conv_kernel_;
   double eps_;
+  MambaNorm gate_and_norm_;
+  MambaMultipliers multipliers_;
   Linear in_proj_, out_proj_;
   MambaCoreRunner run_core_;
   NormGroupPart norm_part_;
-  const Parameter *conv_weight_, *conv_bias_, *a_log_, *d_, *dt_bias_, *norm_;
+  const Parameter *conv_weight_, *conv_bias_, *a_log_, *d_, *dt_bias_;
+  const Parameter* norm_;  // null: MambaNorm::none
 };
 
 }  // namespace nemocube

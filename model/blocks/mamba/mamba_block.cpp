@@ -1,5 +1,8 @@
 #include "model/blocks/mamba/mamba_block.h"
 
+#include <algorithm>
+#include <array>
+
 #include "model/blocks/block_type.h"
 #include "model/blocks/config_keys.h"
 #include "model/blocks/mamba/mamba.h"
@@ -37,7 +40,7 @@ constexpr CutRule of_heads{.module = "in_proj", .style = TensorStyle::colwise, .
 const BlockTensor tensor_table[] = {
     {"in_proj.weight", [](const C& c) { return shape_of(c.mamba.in_proj_width(), c.hidden_size); },
      InitialLaw::input, projection},
-    {"in_proj.bias", [](const C& c) { return shape_if(c.mamba.use_bias, c.mamba.in_proj_width()); },
+    {"in_proj.bias", [](const C& c) { return shape_if(c.mamba.in_proj_bias, c.mamba.in_proj_width()); },
      InitialLaw::zero, projection},
     {"conv1d.weight", [](const C& c) { return shape_of(c.mamba.conv_dim(), 1, c.mamba.conv_kernel); },
      InitialLaw::conv, convolution},
@@ -46,12 +49,22 @@ const BlockTensor tensor_table[] = {
     {.name = "dt_bias", .shape = heads, .law = InitialLaw::dt_bias, .cut = of_heads, .keep_f32 = true},
     {.name = "A_log", .shape = heads, .law = InitialLaw::a_log, .cut = of_heads, .keep_f32 = true},
     {.name = "D", .shape = heads, .law = InitialLaw::one, .cut = of_heads, .keep_f32 = true},
-    {"norm.weight", [](const C& c) { return shape_of(c.mamba.inner()); }, InitialLaw::one, of_heads},
+    {"norm.weight", [](const C& c) { return shape_if(c.mamba.norm != MambaNorm::none, c.mamba.inner()); },
+     InitialLaw::one, of_heads},
     {"out_proj.weight", [](const C& c) { return shape_of(c.hidden_size, c.mamba.inner()); },
      InitialLaw::scan_output, cut_by_rows},
-    {"out_proj.bias", [](const C& c) { return shape_if(c.mamba.use_bias, c.hidden_size); }, InitialLaw::zero,
-     cut_by_rows_bias},
+    {"out_proj.bias", [](const C& c) { return shape_if(c.mamba.out_proj_bias, c.hidden_size); },
+     InitialLaw::zero, cut_by_rows_bias},
 };
+
+/// Whether the parts of the projection have a factor in a pass of their own, and whether the input has.
+bool scales_parts(const C& c) {
+  const MambaMultipliers& by = c.mamba.multipliers;
+  const double all = c.mamba.in_proj_bias ? 1 : by.input;
+  return std::ranges::any_of(std::array{by.z, by.x, by.b, by.c, by.dt},
+                             [=](double factor) { return all * factor != 1; });
+}
+bool scales_input(const C& c) { return c.mamba.in_proj_bias && c.mamba.multipliers.input != 1; }
 
 class MambaBlock final : public BlockType {
  public:
@@ -70,6 +83,9 @@ class MambaBlock final : public BlockType {
     check_range("time_step_min", c.mamba.time_step_min, std::numeric_limits<double>::min(), largest_number);
     check_range("time_step_max", c.mamba.time_step_max, c.mamba.time_step_min, largest_number);
     check_range("time_step_floor", c.mamba.time_step_floor, 0, largest_number);
+    const MambaMultipliers& by = c.mamba.multipliers;
+    for (const double factor : {by.input, by.z, by.x, by.b, by.c, by.dt, by.output})
+      check_range("a multiplier of a Mamba mixer", factor, -largest_number, largest_number);
     check_range("time_step_limit[0]", c.mamba.time_step_limit_low, 0, largest_number);
     check_range("time_step_limit[1]", c.mamba.time_step_limit_high, c.mamba.time_step_limit_low,
                 std::numeric_limits<double>::infinity());
@@ -87,7 +103,7 @@ class MambaBlock final : public BlockType {
   }
   BlockCores cores(const C& c) const override {
     return {.scan = BlockCores::Scan{c.mamba.num_heads, c.mamba.head_dim, c.mamba.n_groups,
-                                     c.mamba.ssm_state_size}};
+                                     c.mamba.ssm_state_size, c.mamba.norm != MambaNorm::none}};
   }
 
   void add_work(BlockWork& work, const C& c, const BlockRows& rows, const BlockDivisors& of) const override {
@@ -103,6 +119,10 @@ class MambaBlock final : public BlockType {
         rows.all * (2 * chunk * states + 2 * chunk * d + 4 * d * real(c.mamba.ssm_state_size));
     work.operations(scan, tiles, 2 * tiles);
     work.numbers(rows.all * (2 * channels + 3 * d), rows.all * (3 * channels + 5 * d));
+    const double scaled = (scales_input(c) ? h : 0) +
+                          (scales_parts(c) ? real(c.mamba.in_proj_width()) / tp : 0) +
+                          (c.mamba.multipliers.output != 1 ? h : 0);
+    if (scaled > 0) work.numbers(2 * rows.all * scaled, 2 * rows.all * scaled);
   }
 
   BlockMemory memory(const C& c, const BlockRows& rows, const TensorBytes& of,
@@ -113,9 +133,13 @@ class MambaBlock final : public BlockType {
     const double chunks = (rows.tokens / real(c.mamba.chunk_size) + rows.sequences) / rows.cp;
     const std::int64_t projected = of.stored(rows.all * (inner + channels + heads)),
                        convolved = of.stored(rows.all * channels);
-    // What the scan and the norm return; the scale of each norm; the states at the starts of chunks.
-    return {projected + convolved + 2 * of.stored(rows.all * inner) + of.wide(rows.all * groups) +
-                of.wide(chunks * inner * real(c.mamba.ssm_state_size)),
+    // What the scan and the norm return; the scale of each norm; the states at the starts of chunks. A gate
+    // alone is computed again in backward. A scaled input is kept for the projection.
+    const bool normed = c.mamba.norm != MambaNorm::none;
+    return {projected + convolved + (normed ? 2 : 1) * of.stored(rows.all * inner) +
+                (normed ? of.wide(rows.all * groups) : 0) +
+                of.wide(chunks * inner * real(c.mamba.ssm_state_size)) +
+                (scales_input(c) ? of.stored(rows.all * real(c.hidden_size)) : 0),
             projected + convolved};
   }
   std::int64_t decode_bytes(const C& c, const TensorBytes& of, std::int64_t sequences,
@@ -139,7 +163,8 @@ void MambaConfig::visit(ConfigKeys& keys) {
   keys.key({"conv_kernel", "mamba_d_conv"}, conv_kernel);
   keys.key({"chunk_size", "mamba_chunk_size"}, chunk_size);
   keys.key({"use_conv_bias", "mamba_conv_bias"}, use_conv_bias);
-  keys.key({"use_bias"}, use_bias);
+  keys.key({"use_bias"}, in_proj_bias);
+  out_proj_bias = in_proj_bias;
   keys.key({"time_step_min", "mamba_dt_min"}, time_step_min);
   keys.key({"time_step_max", "mamba_dt_max"}, time_step_max);
   keys.key({"time_step_floor", "mamba_dt_init_floor"}, time_step_floor);

@@ -36,7 +36,13 @@ class MlpBlock final : public BlockType {
  public:
   constexpr MlpBlock() : BlockType({'-', "mlp", nullptr, "an MLP block", 1}) {}
 
-  void validate(const C& c) const override { check_size("intermediate_size", c.mlp.intermediate_size); }
+  void validate(const C& c) const override {
+    check_size("intermediate_size", c.mlp.intermediate_size);
+    for (const double factor : {c.mlp.gate_multiplier, c.mlp.output_multiplier})
+      check_range("a multiplier of an MLP", factor, -largest_number, largest_number);
+    require(c.mlp.gate || c.mlp.gate_multiplier == 1,
+            "multiplier of the gate of an MLP without a gate: want 1, got ", c.mlp.gate_multiplier);
+  }
 
   std::span<const BlockTensor> tensors() const override { return tensor_table; }
   std::unique_ptr<Mixer> make(const MixerSources& sources, const TensorName& mixer) const override {
@@ -50,6 +56,9 @@ class MlpBlock final : public BlockType {
 
   void add_work(BlockWork& work, const C& c, const BlockRows& rows, const BlockDivisors& of) const override {
     const double width = real(c.hidden_size), inner = real(c.mlp.intermediate_size) / real(of.tp);
+    const double scaled =
+        (c.mlp.gate_multiplier != 1 ? inner : 0) + (c.mlp.output_multiplier != 1 ? width : 0);
+    if (scaled > 0) work.numbers(2 * rows.all * scaled, 2 * rows.all * scaled);
     if (c.mlp.gate || is_relu2(c)) return add_mlp_work(work, c.mlp.gate, rows.all, width, inner);
     work.product(BlockWork::Part::products, rows.all, width, inner);
     work.product(BlockWork::Part::products, rows.all, inner, width);

@@ -20,6 +20,8 @@ struct MlpConfig {
   bool bias = false;
   std::optional<GateActivation> gate;               ///< of a gated MLP; none: an MLP without a gate
   MlpActivation activation = MlpActivation::relu2;  ///< of an MLP without a gate
+  double gate_multiplier = 1;                       ///< of the gate, before phi
+  double output_multiplier = 1;                     ///< of what down_proj returns
 
   /// The gate has keys that families spell in their own ways.
   void visit(ConfigKeys& keys);

@@ -1,0 +1,46 @@
+#include <cmath>
+#include <memory>
+
+#include "ops/bench_support.h"
+#include "ops/scale_columns/scale_columns_kernels.h"
+
+namespace nemocube::scale_columns_bench {
+namespace {
+
+struct Work {
+  Tensor x, y;
+  ColumnFactors parts;
+};
+
+bool verify(const Work& w) {
+  const auto x = w.x.to_vector(), y = w.y.to_vector();
+  const double tolerance = w.x.dtype() == DType::bf16 ? 0x1p-8 : 0x1p-22;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    std::size_t part = 0;
+    while (static_cast<std::int64_t>(i) % w.x.cols() >= w.parts.ends[part]) ++part;
+    if (!bench::close(y[i], x[i] * w.parts.factors[part], tolerance)) return false;
+  }
+  return true;
+}
+
+const RegisterBench registration("scale_columns", [](const BenchOptions& o) {
+  std::vector<BenchCase> list;
+  // The projection of Falcon-H1 7B: z, x, B, C and dt of a mixer of 3072 channels in 24 heads, a group of 256.
+  const std::int64_t inner = o.small ? 48 : 3072, state = o.small ? 16 : 256, heads = 24;
+  const std::int64_t rows = o.small ? 65 : o.emulated ? 128 : 8192, cols = 2 * inner + 2 * state + heads;
+  const Tensor x = bench::normal(o, {rows, cols}, "x"), y = Tensor::empty(x.shape(), o.dtype, o.device);
+  const BenchShape shape{{"rows", rows}, {"cols", cols}};
+  const ColumnFactors one{1, {cols}, {0.75}},
+      five{5,
+           {inner, 2 * inner, 2 * inner + state, 2 * inner + 2 * state, cols},
+           {0.35, 0.25, 0.36, 0.5, 0.37}};
+  for (const auto& [name, parts] : {std::pair{"one factor", one}, std::pair{"five factors", five}}) {
+    auto w = std::make_shared<Work>(Work{x, y, parts});
+    list.push_back({name, shape, bench::bytes_of(w->x, w->y), 0,
+                    [w] { scale_columns_kernel(w->y, w->x, w->parts); }, [w] { return verify(*w); }});
+  }
+  return list;
+});
+
+}  // namespace
+}  // namespace nemocube::scale_columns_bench
