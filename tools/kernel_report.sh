@@ -63,13 +63,13 @@ cat <<'END'
 Nothing here was timed. The compiled kernels ran on the software GPU ([tools/cuda_emulator](../tools/cuda_emulator/README.md)),
 which counts what they do; registers and spilled bytes are those that ptxas allots. Sizes are those of NVIDIA Nemotron 3 Nano:
 hidden 2688, 64 Mamba heads of 64 in 8 groups, state 128, convolution of 4 taps over 6144 channels, 32 query and 2 key heads of
-128, 128 experts of 1856 of which 6 are chosen, a shared expert of 3712, vocabulary 131072, in bf16. causal_conv1d and ssd_scan
-have all 8,192 tokens, because what they read twice depends on how many of their blocks run at the same time. Elsewhere there are
-few tokens and few experts, but rows are whole, and so are the 384 rows that an expert gets of 8,192 tokens. The modelled L2 of
-50 MiB shrinks with the tokens (`--l2`): to 3.1 MiB at 512. Some cases have a size other than tokens. Their L2 is the share of
-those blocks that run at the same time: 16 rows of the loss, of 132 with one on each multiprocessor; 24 blocks with work of one
-expert, of 132; the whole L2 for sample_tokens, whose 8 rows are no cut. The embedding's table has 2048 rows: a row that does not
-occur costs nothing.
+128, 128 experts of 1856 of which 6 are chosen, a shared expert of 3712, vocabulary 131072, in bf16. The softmax router chooses 8
+of 128 experts, as in Qwen3-30B-A3B. causal_conv1d and ssd_scan have all 8,192 tokens, because what they read twice depends on
+how many of their blocks run at the same time. Elsewhere there are few tokens and few experts, but rows are whole, and so are the
+384 rows that an expert gets of 8,192 tokens. The modelled L2 of 50 MiB shrinks with the tokens (`--l2`): to 3.1 MiB at 512. Some
+cases have a size other than tokens. Their L2 is the share of those blocks that run at the same time: 16 rows of the loss, of 132
+with one on each multiprocessor; 24 blocks with work of one expert, of 132; the whole L2 for sample_tokens, whose 8 rows are no
+cut. The embedding's table has 2048 rows: a row that does not occur costs nothing.
 
 What a figure means:
 

@@ -104,10 +104,10 @@ struct Routing {
 ///   experts: the top_k largest t in these groups; ties, among experts and groups, go to the lowest index
 ///   weights: w_j = s_j scaling; with normalise
 ///            sigmoid: w_j = s_j / (sum over the chosen s + 1e-20) scaling
-///            softmax: w_j = exp l_j / (sum over the chosen exp l) scaling, which is s_j / sum over the chosen
-///            s, and holds also where these s are too small for f32
+///            softmax: w_j = exp l_j / (sum over the chosen exp l) scaling. This is s_j over the sum of the
+///            chosen s, and holds also where these s are too small for f32.
 /// Softmax scores without correction_bias and with all groups are selected by l. Their order is that of s,
-/// where logits have equal s only by rounding as well.
+/// and logits whose s are equal by rounding have an order too.
 /// With `balanced` the experts of a token follow from its position alone, and nothing else changes. Spare
 /// rows of the sequences get experts as with `balanced`; counts, totals and losses leave them out.
 ///
@@ -115,22 +115,23 @@ struct Routing {
 /// layout     row strides free
 /// dtypes     x and gate f32 or bf16, converted to f32 where they differ, or both f64; correction_bias,
 ///            weights and all arithmetic f32 (f64). A token with NaN scores still gets k different experts.
-/// backward   dx and dgate; no gradient for the bias or through the selection. With n_j = w_j / scaling of the
-///            chosen experts, ds = 0 for the others, and the sums over j those over the chosen:
+/// backward   dx and dgate; no gradient for the bias or through the selection. With n_j = w_j / scaling, and
+///            zeros for experts that are not chosen where a line has j:
 ///              sigmoid  ds_j = scaling dw_j; with normalise
-///                       ds_j = scaling (dw_j - sum_j dw_j n_j) / (sum_j s_j + 1e-20); dl = ds s (1 - s)
-///              softmax  ds_j = scaling dw_j; dl_i = s_i (ds_i - sum over all i of ds_i s_i); with normalise
-///                       dl_j = scaling n_j (dw_j - sum_j dw_j n_j), and 0 for the others
-///            Keeps x, gate, and l for z-loss; of softmax with normalise w, and s [T, E] for losses by s alone;
-///            else s.
+///                       ds_j = scaling (dw_j - sum over the chosen dw n) / (sum over the chosen s + 1e-20)
+///                       dl = ds s (1 - s)
+///              softmax  ds_j = scaling dw_j, dl_i = s_i (ds_i - sum over all ds s); with normalise
+///                       dl_j = scaling n_j (dw_j - sum over the chosen dw n)
+///            Keeps x, gate, and l for z-loss; s [T, E], but of softmax with normalise w [T, k], and s only
+///            for losses by s.
 /// errors     Error for other shapes, dtypes or sequences, or options that cannot hold (k > experts left by
 ///            the groups, groups that do not divide E), totals of another E, or a replay of other tokens
 /// repeat     as matmul; everything after the logits has the same bits for any number of threads
 /// host       reads nothing
 ///
-/// Auxiliary losses, with p_ti = s_ti / (sum over all i of s_ti + 1e-20), which is s_ti of softmax, and c_i the
-/// number of tokens whose top_k by unbiased s, groups ignored, include i (as Megatron counts; not `counts`,
-/// and no gradient through c):
+/// Auxiliary losses, with p_ti = s_ti / (sum over all i of s_ti + 1e-20), of softmax s_ti, and c_i the number
+/// of tokens whose top_k by unbiased s, groups ignored, include i (as Megatron counts; not `counts`, and no
+/// gradient through c):
 ///   aux_loss      aux_loss_coef E / (k T^2) sum_i c_i sum_t p_ti over all T tokens
 ///   seq_aux_loss  the same with seq_aux_loss_coef over each sequence, averaged over the non-empty sequences
 ///   global_aux_loss

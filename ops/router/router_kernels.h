@@ -64,9 +64,9 @@ inline bool uses_scores(const RouterOptions& o, const Tensor& bias) {
 
 namespace cpu {
 
-/// scores = sigmoid or softmax of the logits; undefined where `uses_scores` says so. Unless the experts are `chosen` already, sets them as
-/// router_select does, and adds to counts [E] i64 how often each one is among them. weights [T, k] of the
-/// experts. `offsets` are of one part: all tokens.
+/// scores = sigmoid or softmax of the logits, undefined where `uses_scores` says so. Unless the experts are
+/// `chosen` already, sets them as router_select does, and adds to counts [E] i64 how often each one is among
+/// them. weights [T, k] of the experts. `offsets` are of one part: all tokens.
 void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& weights, const Tensor& counts,
                    const Tensor& logits, const Tensor& bias, const RouterOptions& options, bool chosen,
                    const Tensor& offsets);
@@ -77,8 +77,8 @@ void router_choose(const Tensor& scores, const Tensor& experts, const Tensor& we
 void router_select(const Tensor& experts, const Tensor& scores, const Tensor& bias,
                    const RouterOptions& options);
 
-/// Sets dlogits from the gradient of the weights (undefined: zero) and the auxiliary losses. Scores and weights
-/// are undefined where `backward_uses_scores` and `backward_uses_weights` say so.
+/// Sets dlogits from the gradient of the weights (undefined: zero) and the auxiliary losses. Scores and
+/// weights are undefined where `backward_uses_scores` and `backward_uses_weights` say so.
 void router_backward(const Tensor& dlogits, const Tensor& dweights, const Tensor& scores,
                      const Tensor& weights, const Tensor& experts, const RouterOptions& options,
                      const AuxGradient& aux);
