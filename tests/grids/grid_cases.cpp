@@ -123,19 +123,43 @@ ModelConfig pruned_grid_model() {
 }
 
 namespace {
-FamilyModel family_model(const char* model_type, const Json& changes) {
+FamilyModel family_model(const char* model_type, const Json& changes, const char* variant = "") {
   Json config = {{"model_type", model_type}, {"vocab_size", 23},       {"hidden_size", 16},
                  {"intermediate_size", 12},  {"num_hidden_layers", 4}, {"num_attention_heads", 4},
                  {"num_key_value_heads", 2}, {"head_dim", 4},          {"rope_theta", 100},
                  {"bos_token_id", 1},        {"eos_token_id", 2},      {"pad_token_id", nullptr}};
   config.update(changes);
-  return {model_type, parse_hf_config(JsonView(config, "config.json"))};
+  return {cat(model_type, variant), parse_hf_config(JsonView(config, "config.json"))};
 }
 }  // namespace
 
 const std::vector<FamilyModel>& family_models() {
   const Json heads = {{"n_heads_in_group", 2}}, wide = {{"ffn_mult", 1}},
              linear = {{"replace_with_linear", true}}, absent = {{"no_op", true}};
+  // Layers of three blocks, as many as there are stages at most. B and C are of one group, or of two, each of
+  // which spans two of four tp ranks.
+  const Json falcon = {{"num_hidden_layers", 8},
+                       {"mamba_d_ssm", 16},
+                       {"mamba_n_heads", 8},
+                       {"mamba_d_state", 3},
+                       {"mamba_chunk_size", 4},
+                       {"embedding_multiplier", 1.5},
+                       {"lm_head_multiplier", 0.75},
+                       {"key_multiplier", 1.25},
+                       {"attention_in_multiplier", 0.5},
+                       {"attention_out_multiplier", 0.625},
+                       {"ssm_in_multiplier", 0.75},
+                       {"ssm_out_multiplier", 1.25},
+                       {"mlp_multipliers", {0.875, 1.125}},
+                       {"ssm_multipliers", {0.5, 0.75, 1.125, 1.25, 1.5}}};
+  Json falcon_with_norm = falcon;
+  falcon_with_norm.update({{"mamba_rms_norm", true},
+                           {"mamba_norm_before_gate", true},
+                           {"mamba_n_groups", 2},
+                           {"attention_bias", true},
+                           {"mlp_bias", true},
+                           {"mamba_proj_bias", true},
+                           {"projectors_bias", true}});
   static const std::vector<FamilyModel> models{
       family_model("llama", {{"attention_bias", true},
                              {"mlp_bias", true},
@@ -169,28 +193,8 @@ const std::vector<FamilyModel>& family_models() {
       // As many layers as there are stages at most, because no stage may begin with an MLP.
       family_model("phi", {{"num_hidden_layers", 8}, {"qk_layernorm", true}, {"partial_rotary_factor", 0.5}}),
       family_model("baichuan", {{"z_loss_weight", 0.05}}),
-      // Layers of three blocks, as many as there are stages at most. A group spans four tp ranks.
-      family_model("falcon_h1", {{"num_hidden_layers", 8},
-                                 {"attention_bias", true},
-                                 {"mlp_bias", true},
-                                 {"mamba_proj_bias", true},
-                                 {"projectors_bias", true},
-                                 {"mamba_d_ssm", 16},
-                                 {"mamba_n_heads", 8},
-                                 {"mamba_n_groups", 2},
-                                 {"mamba_d_state", 3},
-                                 {"mamba_chunk_size", 4},
-                                 {"mamba_rms_norm", true},
-                                 {"mamba_norm_before_gate", true},
-                                 {"embedding_multiplier", 1.5},
-                                 {"lm_head_multiplier", 0.75},
-                                 {"key_multiplier", 1.25},
-                                 {"attention_in_multiplier", 0.5},
-                                 {"attention_out_multiplier", 0.625},
-                                 {"ssm_in_multiplier", 0.75},
-                                 {"ssm_out_multiplier", 1.25},
-                                 {"mlp_multipliers", {0.875, 1.125}},
-                                 {"ssm_multipliers", {0.5, 0.75, 1.125, 1.25, 1.5}}}),
+      family_model("falcon_h1", falcon),
+      family_model("falcon_h1", falcon_with_norm, ", norm before the gate"),
   };
   return models;
 }

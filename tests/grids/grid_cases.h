@@ -29,7 +29,7 @@ ModelConfig grid_model();
 /// The same with sizes of their own in blocks of every kind, which every case divides as well.
 ModelConfig pruned_grid_model();
 /// A small model of each family beside the first: four layers, which are eight blocks, with names of files of
-/// the family's own. The name is the model_type.
+/// the family's own. The name begins with the model_type.
 struct FamilyModel {
   std::string name;
   ModelConfig config;
