@@ -108,6 +108,8 @@ and backward; none where operations take longer than bytes), sectors at most 1.1
 where shared memory takes more than a tenth of the least time, no spills, and 95 % of the multiply-adds of attention and ssd_scan
 on tensor cores.
 
+"norm first" of gated_rmsnorm and scale_columns are no operations of Nemotron 3 Nano and have the sizes of Falcon-H1 7B.
+
 Products of cuBLAS are not among the operations: the software GPU computes them itself and counts nothing. deal_columns and
 select_rows have no benchmark. What was counted is one call of each case of `bench op --nano`; tests check what the kernels compute.
 
@@ -117,6 +119,7 @@ printf '## Operations\n\n'
 # 24 of 132 blocks of grouped_linear and 16 of 132 rows of cross_entropy.
 of_op rmsnorm 512
 of_op gated_rmsnorm 256
+of_op scale_columns 128
 for op in causal_conv1d ssd_scan; do of_op $op 8192; done
 for op in attention relu2 router embedding; do of_op $op 512; done
 of_op permute 128

@@ -2,12 +2,18 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <set>
 #include <sstream>
 
+#include "model/blocks/attention/attention_block.h"
+#include "model/blocks/block_type.h"
 #include "model/blocks/linear_layer/linear_block.h"
+#include "model/blocks/mamba/mamba_block.h"
 #include "model/blocks/mixer.h"
+#include "model/blocks/mlp/mlp_block.h"
 #include "model/test_models.h"
+#include "tests/support/message_of.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -86,4 +92,94 @@ TEST_CASE("block kinds: rows that are cut on their own are all the rows of the t
     CHECK(rows == spec.shape[0]);
   }
   CHECK(segmented == 6);  // weight and bias of in_proj and of the convolution; keys and values
+}
+
+namespace {
+
+/// Numbers that kernels beside products read and write, forward and backward.
+struct Numbers final : BlockWork {
+  double forward = 0, backward = 0;
+  void product(Part, double, double, double, double) override {}
+  void operations(Part, double, double) override {}
+  void numbers(double f, double b) override { forward += f, backward += b; }
+};
+
+struct Cost {
+  double forward, backward;
+  std::int64_t kept;
+};
+/// Of ten rows, with numbers of four bytes.
+Cost cost_of(BlockKind kind, const BlockConfig& config) {
+  const BlockRows rows{.tokens = 10, .all = 10, .routed = 10, .length = 10};
+  Numbers numbers;
+  kind->add_work(numbers, config, rows, {});
+  return {numbers.forward, numbers.backward, kind->memory(config, rows, {4, 4}, {}).kept};
+}
+
+}  // namespace
+
+TEST_CASE("block kinds: what multipliers and Mamba's norm cost") {
+  ModelConfig plain = tiny_config("M*-");
+  plain.hidden_size = 1024;
+  plain.mlp.gate = GateActivation::silu, plain.mlp.intermediate_size = 512;
+  plain.mamba.num_heads = 64, plain.mamba.head_dim = 16;
+  const double width = static_cast<double>(plain.mamba.in_proj_width());
+  // Each factor that is not 1 reads and writes what it scales, forward and backward.
+  const auto more = [&](BlockKind kind, auto&& change, double numbers, std::int64_t kept) {
+    BlockConfig changed = plain.common();
+    change(changed);
+    const Cost before = cost_of(kind, plain.common()), after = cost_of(kind, changed);
+    CHECK(after.forward - before.forward == doctest::Approx(10 * numbers));
+    CHECK(after.backward - before.backward == doctest::Approx(10 * numbers));
+    CHECK(after.kept - before.kept == kept);
+  };
+  const std::int64_t input = 10 * 1024 * 4;  // a multiple of the allocator's blocks
+  more(
+      mamba_block, [](BlockConfig& c) { c.mamba.multipliers.output = 2; }, 2 * 1024, 0);
+  more(
+      mamba_block, [](BlockConfig& c) { c.mamba.multipliers.dt = 2; }, 2 * width, 0);
+  more(
+      mamba_block, [](BlockConfig& c) { c.mamba.multipliers.input = 2; }, 2 * width, 0);
+  more(
+      mamba_block, [](BlockConfig& c) { c.mamba.multipliers.input = 2, c.mamba.in_proj_bias = true; },
+      2 * 1024, input);
+  more(
+      attention_block, [](BlockConfig& c) { c.attention.input_multiplier = 2; }, 2 * 1024, input);
+  more(
+      attention_block, [](BlockConfig& c) { c.attention.output_multiplier = 2; }, 2 * 1024, 0);
+  more(
+      attention_block, [](BlockConfig& c) { c.attention.key_multiplier = 2; }, 0, 0);
+  more(
+      mlp_block, [](BlockConfig& c) { c.mlp.gate_multiplier = 2; }, 2 * 512, 0);
+  more(
+      mlp_block, [](BlockConfig& c) { c.mlp.output_multiplier = 2; }, 2 * 1024, 0);
+  // A gate alone keeps neither its result nor a scale of each group.
+  const TensorBytes bytes{4, 4};
+  more(
+      mamba_block, [](BlockConfig& c) { c.mamba.norm = MambaNorm::before_gate; }, 0, 0);
+  more(
+      mamba_block, [](BlockConfig& c) { c.mamba.norm = MambaNorm::none; }, 0,
+      -bytes.stored(10 * 1024) - bytes.wide(10 * 2));
+}
+
+TEST_CASE("block kinds: multipliers that cannot be are refused") {
+  const auto fault = [](auto&& change) {
+    ModelConfig config = tiny_config("M*-");
+    change(config);
+    return message_of([&] { config.validate(); });
+  };
+  CHECK(fault([](ModelConfig& c) {
+          c.mamba.multipliers.b = HUGE_VAL;
+        }).starts_with("a multiplier of a Mamba mixer: want a number in"));
+  CHECK(fault([](ModelConfig& c) {
+          c.attention.output_multiplier = std::nan("");
+        }).starts_with("a multiplier of attention: want a number in"));
+  CHECK(fault([](ModelConfig& c) { c.attention.key_multiplier = 0; }).starts_with("key_multiplier: want"));
+  CHECK(fault([](ModelConfig& c) {
+          c.mlp.output_multiplier = HUGE_VAL;
+        }).starts_with("a multiplier of an MLP"));
+  CHECK(fault([](ModelConfig& c) { c.logit_scale = HUGE_VAL; }).starts_with("scale of the logits: want"));
+  CHECK(fault([](ModelConfig& c) { c.mlp.gate_multiplier = 2; }) ==
+        "multiplier of the gate of an MLP without a gate: want 1, got 2");
+  CHECK(fault([](ModelConfig&) {}) == "no error");
 }

@@ -75,29 +75,27 @@ struct Setup {
 };
 
 std::vector<BenchCase> make(const BenchOptions& options) {
-  // Emulated, too: the groups of Nemotron 3 Nano.
   const bool nano = options.nano || options.emulated;
-  const std::int64_t tokens = options.small      ? 64
-                              : options.emulated ? 256
-                              : nano             ? 8192
-                                                 : 2048,
-                     channels = options.small ? 96
-                                : nano        ? 4096
-                                              : 1024,
-                     groups = nano ? 8 : 4;
+  const std::int64_t tokens = options.small ? 64 : options.emulated ? 256 : nano ? 8192 : 2048;
   const double tolerance = options.dtype == DType::bf16 ? 0.05 : 1e-4;
-  const BenchShape shape{{"tokens", tokens}, {"channels", channels}, {"groups", groups}};
   std::vector<BenchCase> list;
-  for (const auto& [order, name] :
-       {std::pair{GateOrder::gate_first, ""}, std::pair{GateOrder::norm_first, "norm first, "}}) {
-    if (options.nano && order == GateOrder::norm_first) continue;  // no step of that model
+  const auto add = [&](const char* name, GateOrder order, std::int64_t channels, std::int64_t groups) {
     auto setup = std::make_shared<Setup>(options, tokens, channels, groups, order);
+    const BenchShape shape{{"tokens", tokens}, {"channels", channels}, {"groups", groups}};
     const double y = bench::bytes_of(setup->y);
     // Forward: y and z in, out out. Backward: dout, y and z in, dy and dz out.
     list.push_back({cat(name, "forward"), shape, 3 * y, 0, [setup] { setup->forward(); },
                     [setup, tolerance] { return setup->verify(tolerance, false); }});
     list.push_back({cat(name, "forward+backward"), shape, 8 * y, 0, [setup] { setup->both(); },
                     [setup, tolerance] { return setup->verify(tolerance, true); }});
+  };
+  // The groups of Nemotron 3 Nano, emulated, too, and the one of Falcon-H1 7B.
+  if (options.small) {
+    add("", GateOrder::gate_first, 96, 4);
+    add("norm first, ", GateOrder::norm_first, 96, 4);
+  } else {
+    add("", GateOrder::gate_first, nano ? 4096 : 1024, nano ? 8 : 4);
+    add("norm first, ", GateOrder::norm_first, 3072, 1);
   }
   return list;
 }

@@ -10,20 +10,33 @@ struct Parts {
   float factors[most_column_factors];
 };
 
-// A pack may lie in several parts.
-// y may be x.
+/// The factor of a column, and where its part ends. No array is indexed by a variable, which would cost local
+/// memory.
+struct Part {
+  float factor;
+  std::int64_t end;
+};
+__device__ Part part_of(const Parts& parts, std::int64_t column) {
+  Part found{parts.factors[0], parts.ends[0]};
+#pragma unroll
+  for (int i = 1; i < static_cast<int>(most_column_factors); ++i)
+    if (i < parts.count && column >= parts.ends[i - 1]) found = {parts.factors[i], parts.ends[i]};
+  return found;
+}
+
+// Few packs lie in several parts. y may be x.
 template <class T, int N>
 __global__ void scale_kernel(RowBlocks grid, Rows<T> y, Rows<T> x, const Parts parts) {
   for_own_pack<N>(grid, [&](std::int64_t r, std::int64_t c, std::int64_t count) {
     float v[N];
     Pack<T, N>::load(x.row(r) + c, count).read(v);
+    const Part first = part_of(parts, c);
+    if (c + N <= first.end) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      float factor = parts.factors[0];
+      for (int i = 0; i < N; ++i) v[i] *= first.factor;
+    } else {
 #pragma unroll
-      for (int part = 1; part < static_cast<int>(most_column_factors); ++part)
-        if (part < parts.count && c + i >= parts.ends[part - 1]) factor = parts.factors[part];
-      v[i] *= factor;
+      for (int i = 0; i < N; ++i) v[i] *= part_of(parts, c + i).factor;
     }
     Pack<T, N>::of(v).store(y.row(r) + c, count);
   });
