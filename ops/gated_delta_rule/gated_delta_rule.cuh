@@ -217,6 +217,24 @@ __device__ inline void store_transposed(PairTile& to, const float (&values)[own]
         make_float4(values[0][j], values[1][j], values[2][j], values[3][j]);
 }
 
+/// In: the unit lower triangular matrix I + A transposed, with zeros below its diagonal, up to token n. Out:
+/// (I + A)^-1, which grows below the diagonal, row by row. Each of its columns has four threads. All
+/// tile_threads; between barriers.
+__device__ inline void invert(PairTile& matrix, int n) {
+  constexpr int of_column = tile_threads / tile, warp_columns = warp_threads / of_column;
+  const int thread = static_cast<int>(threadIdx.x), column = thread / of_column, sub = thread % of_column;
+  for (int l = thread / warp_threads * warp_columns + 1; l < n; ++l) {
+    float sum = 0;
+    for (int s = column + sub; s < l; s += of_column) sum += matrix.rows[s][l] * matrix.rows[s][column];
+    sum = warp_sum<of_column>(sum);
+    if (sub == 0 && column < l) matrix.rows[l][column] = -sum;
+    __syncwarp();
+  }
+  __syncthreads();
+  for (int i = thread; i < tile * tile; i += tile_threads)
+    if (i % tile > i / tile) matrix.rows[i / tile][i % tile] = 0;
+}
+
 /// Sets `inverse` to (I + A)^-1, with A the strictly lower part of beta (K K^T * D). All threads; others may
 /// read it after the next barrier, and nobody may read it before the call.
 template <class T>
@@ -228,23 +246,9 @@ __device__ void form_inverse(PairTile& inverse, Operands& operands, const HeadPa
   for_own([&](int i, int j, int l, int s) {
     sums[i][j] = s < l ? t.beta[l] * sums[i][j] * t.between(s, l) : s == l ? 1 : 0;
   });
-  // A lies transposed above the diagonal, and the inverse grows below it, row by row. Each of its columns
-  // has four threads.
-  __syncthreads();
   store_transposed(inverse, sums);
   __syncthreads();
-  constexpr int of_column = tile_threads / tile, warp_columns = warp_threads / of_column;
-  const int thread = static_cast<int>(threadIdx.x), column = thread / of_column, sub = thread % of_column;
-  for (int l = thread / warp_threads * warp_columns + 1; l < part.at.n; ++l) {
-    float sum = 0;
-    for (int s = column + sub; s < l; s += of_column) sum += inverse.rows[s][l] * inverse.rows[s][column];
-    sum = warp_sum<of_column>(sum);
-    if (sub == 0 && column < l) inverse.rows[l][column] = -sum;
-    __syncwarp();
-  }
-  __syncthreads();
-  for (int i = thread; i < tile * tile; i += tile_threads)
-    if (i % tile > i / tile) inverse.rows[i / tile][i % tile] = 0;
+  invert(inverse, part.at.n);
 }
 
 constexpr int row_threads = 256, row_warps = row_threads / warp_threads;
@@ -278,5 +282,13 @@ Tensor form_inverses(const Rule<T>& rule, const Tensor& q) {
            rule, rows_of<float>(inverses), inverses.numel());
   return inverses;
 }
+
+/// The kernels on tensor cores, for what delta_rule_on_tensor_cores() says.
+void tensor_core_forward(const DeltaRuleProblem& problem, const Tensor& o, const DeltaRuleStates& states);
+/// Whether blocks of the device can have the shared memory that tensor_core_backward() wants. Where not, the
+/// kernels for every size do its work.
+bool tensor_core_backward_fits();
+void tensor_core_backward(const DeltaRuleProblem& problem, const DeltaRuleGradients& gradients,
+                          const Tensor& d_o, const Tensor& chunk_starts);
 
 }  // namespace nemocube::cuda::delta_rule

@@ -1,4 +1,4 @@
-#include "ops/gated_delta_rule/gated_delta_rule.cuh"
+#include "ops/gated_delta_rule/gated_delta_rule_backward.cuh"
 
 // Backward in five kernels: factors that normalise q and k; for each chunk and head U, and what the
 // transposed triangular system gives for P^T dO and for K, whatever R; the gradients R of the states, last
@@ -12,16 +12,13 @@ using namespace delta_rule;
 
 template <class T>
 struct BackwardTensors {
-  Rows<float> inverses;
   Rows<float> U, Z;     // [T, value_heads * value_dim]; Z is (I + A)^-T P^T dO at first
   Rows<float> Y;        // [T, value_heads * key_dim]: (I + A)^-T to_end K
   const float* starts;  // S of every chunk [chunks, value_heads, key_dim, value_dim]
   float* ends;          // R of every chunk but the last ones of sequences
   bool with_initial;
   Rows<T> d_o;
-  Rows<float> dQ, dK;  // [T, value_heads * key_dim]
-  Rows<T> dq, dk, dv, da, db;
-  float *dA_log, *ddt_bias;  // [chunks, value_heads]
+  Gradients<T> to;
 };
 
 template <class T>
@@ -32,7 +29,7 @@ __global__ void __launch_bounds__(tile_threads)
   __shared__ PairTile pairs;
   const HeadPart<T> part = part_of_block(rule);
   if (part.at.n == 0) return;
-  block_load_tokens(t, rule, g.inverses, part.at, part.head);
+  block_load_tokens(t, rule, g.to.inverses, part.at, part.head);
   const UnitRows<T> Q = part.Q(t), K = part.K(t);
   const Matrix<T> V = part.values(rule.v), dO = part.values(g.d_o);
   const Matrix<float> U = part.of_values(g.U), Z = part.of_values(g.Z), Y = part.of_keys(g.Y),
@@ -106,7 +103,7 @@ __global__ void __launch_bounds__(tile_threads)
     const HeadPart<T> part{place_of(rule, sequence, chunk), head, rule};
     const Matrix<float> R = part.state(g.ends, chunk), Y = part.of_keys(g.Y), Z = part.of_values(g.Z);
     const bool has_end = chunk + 1 < end;
-    block_load_tokens(t, rule, g.inverses, part.at, head);
+    block_load_tokens(t, rule, g.to.inverses, part.at, head);
     float z[own][own] = {};
     if (has_end)
       add_product<Order::depth, Order::side>(z, operands, rule.key_dim, Y,
@@ -148,74 +145,12 @@ __device__ void add_up_rows(float (&to)[tile], float (&of_row)[own]) {
   }
 }
 
-/// What each token's dg and dbeta are summed from.
-struct TokenSums {
-  float crossing[tile];  // products between tokens of the chunk that cross to this token
-  float read[tile];      // from_start dO S^T Q
-  float erased[tile];    // Z S^T K
-  float ended[tile];     // to_end U R^T K
-  float direct[tile];    // the part of dbeta from products between tokens
-  float values[tile];    // Z V
-  float parts[tile_threads / warp_threads];
-};
-
 struct HeadTiles {
   Operands operands;
   PairTile G, X;
   HeadTokens t;
   TokenSums sums;
 };
-
-/// crossing[t] = the sum of W[l, s] over s < t <= l; W[l, s] is zero for s >= l. Overwrites W.
-__device__ void sum_crossing(float (&crossing)[tile], PairTile& W) {
-  const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();
-  if (thread < tile) {
-    float below = 0;
-    for (int l = tile - 1; l > thread; --l) {
-      below += W.rows[l][thread];
-      W.rows[l][thread] = below;
-    }
-  }
-  __syncthreads();
-  constexpr int of_row = tile_threads / tile;
-  float sum = 0;
-  for (int s = thread % of_row; s < thread / of_row; s += of_row) sum += W.rows[thread / of_row][s];
-  sum = warp_sum<of_row>(sum);
-  if (thread % of_row == 0) crossing[thread / of_row] = sum;
-  __syncthreads();
-}
-
-/// Gradients of a, b, A_log and dt_bias of one head. `across` crosses the whole chunk. One warp.
-template <class T>
-__device__ void finish_tokens(const Rule<T>& rule, const BackwardTensors<T>& g, const HeadPart<T>& part,
-                              const HeadTokens& t, const TokenSums& sums, float across) {
-  constexpr int own_tokens = tile / warp_threads;
-  const float rate = rule.rate(part.head);
-  float decay = 0, bias = 0;
-#pragma unroll
-  for (int i = 0; i < own_tokens; ++i) {
-    const int l = static_cast<int>(threadIdx.x) + i * warp_threads;
-    if (l >= part.at.n) continue;
-    float ended = 0, started = 0;
-    for (int s = 0; s < l; ++s) ended += sums.ended[s];
-    for (int s = part.at.n - 1; s >= l; --s)
-      started += sums.read[s] - t.beta[s] * t.from_start[s] * sums.erased[s];
-    const float dg = sums.crossing[l] + across + ended + started;
-    const float da = dg * rate * softplus_grad(t.a[l]);
-    const float dbeta = sums.direct[l] + (sums.values[l] - t.from_start[l] * sums.erased[l]);
-    g.da.row(part.at.t0 + l)[part.head] = rounded<T>(da);
-    g.db.row(part.at.t0 + l)[part.head] = rounded<T>(dbeta * t.beta[l] * t.rest[l]);
-    decay += dg * t.dt[l];
-    bias += da;
-  }
-  decay = warp_sum(decay);
-  bias = warp_sum(bias);
-  if (threadIdx.x == 0) {
-    g.dA_log[blockIdx.x] = rate * decay;
-    g.ddt_bias[blockIdx.x] = bias;
-  }
-}
 
 /// whole <R, S>, for all threads.
 __device__ float product_of_states(const float* R, const float* S, std::int64_t elements,
@@ -240,12 +175,13 @@ __global__ void __launch_bounds__(tile_threads)
   TokenSums& sums = tiles.sums;
   const HeadPart<T> part = part_of_block(rule);
   if (part.at.n == 0) return;
-  block_load_tokens(t, rule, g.inverses, part.at, part.head);
+  block_load_tokens(t, rule, g.to.inverses, part.at, part.head);
   const std::int64_t chunk = blockIdx.x / rule.value_heads;
   const UnitRows<T> Q = part.Q(t), K = part.K(t);
-  const Matrix<T> V = part.values(rule.v), dO = part.values(g.d_o), dv = part.values(g.dv);
-  const Matrix<float> U = part.of_values(g.U), Z = part.of_values(g.Z), dQ = part.of_keys(g.dQ),
-                      dK = part.of_keys(g.dK), S = part.state(g.starts, chunk), R = part.state(g.ends, chunk);
+  const Matrix<T> V = part.values(rule.v), dO = part.values(g.d_o), dv = part.values(g.to.dv);
+  const Matrix<float> U = part.of_values(g.U), Z = part.of_values(g.Z), dQ = part.of_keys(g.to.dQ),
+                      dK = part.of_keys(g.to.dK), S = part.state(g.starts, chunk),
+                      R = part.state(g.ends, chunk);
   const bool has_start = g.with_initial || !part.at.first, has_end = !part.at.last;
 
   // Between tokens: row l, column s.
@@ -331,35 +267,7 @@ __global__ void __launch_bounds__(tile_threads)
   if (has_start && has_end)
     across = t.whole * product_of_states(R.start, S.start, rule.state_elements(), sums.parts);
   __syncthreads();
-  if (threadIdx.x < warp_threads) finish_tokens(rule, g, part, t, sums, across);
-}
-
-/// The gradient of a row of q or k, by one warp: the sum over value heads, through the normalisation.
-template <class T>
-__global__ void __launch_bounds__(row_threads)
-    normalisation_gradients_kernel(const Rule<T> rule, const BackwardTensors<T> g, std::int64_t rows) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * row_warps + threadIdx.x / warp_threads;
-  if (index >= rows) return;
-  const std::int64_t token = index / (2 * rule.key_heads);
-  const int column = static_cast<int>(index % (2 * rule.key_heads)), head = column % rule.key_heads,
-            lane = static_cast<int>(threadIdx.x) % warp_threads;
-  const bool of_q = column < rule.key_heads;
-  const std::int64_t at = std::int64_t{head} * rule.key_dim;
-  const T* const x = (of_q ? rule.q : rule.k).row(token) + at;
-  T* const to = (of_q ? g.dq : g.dk).row(token) + at;
-  const float* const parts =
-      (of_q ? g.dQ : g.dK).row(token) + std::int64_t{head} * rule.own_heads() * rule.key_dim;
-  const float inverse = g.inverses.row(token)[column];
-  const auto gradient = [&](int i) {
-    float sum = 0;
-    for (int h = 0; h < rule.own_heads(); ++h) sum += parts[std::int64_t{h} * rule.key_dim + i];
-    return of_q ? sum * rule.q_scale : sum;
-  };
-  float along = 0;
-  for (int i = lane; i < rule.key_dim; i += warp_threads) along += gradient(i) * (to_float(x[i]) * inverse);
-  along = warp_sum(along);
-  for (int i = lane; i < rule.key_dim; i += warp_threads)
-    to[i] = rounded<T>(inverse * (gradient(i) - along * (to_float(x[i]) * inverse)));
+  if (threadIdx.x < warp_threads) finish_tokens(rule, g.to, part, t, sums, across);
 }
 
 void backward(const DeltaRuleProblem& problem, const DeltaRuleGradients& gradients, const Tensor& d_o,
@@ -367,6 +275,8 @@ void backward(const DeltaRuleProblem& problem, const DeltaRuleGradients& gradien
   const DeltaRuleOptions& options = problem.options;
   const std::int64_t tokens = d_o.rows();
   if (problem.chunks.count == 0 || tokens == 0) return;
+  if (delta_rule_on_tensor_cores(d_o.device(), d_o.dtype(), options) && tensor_core_backward_fits())
+    return tensor_core_backward(problem, gradients, d_o, chunk_starts);
   const auto working = [&](std::int64_t dim) {
     return Tensor::empty({tokens, options.value_heads * dim}, DType::f32, d_o.device());
   };
@@ -376,31 +286,21 @@ void backward(const DeltaRuleProblem& problem, const DeltaRuleGradients& gradien
   visit_storage("gated_delta_rule", d_o.dtype(), [&]<class T>(TypeTag<T>) {
     const Rule<T> rule(problem);
     const Tensor inverses = form_inverses(rule, problem.q);
-    const BackwardTensors<T> g{.inverses = rows_of<float>(inverses),
-                               .U = rows_of<float>(U),
+    const BackwardTensors<T> g{.U = rows_of<float>(U),
                                .Z = rows_of<float>(Z),
                                .Y = rows_of<float>(Y),
                                .starts = data_of<float>(chunk_starts),
                                .ends = data_of<float>(ends),
                                .with_initial = problem.initial_state.defined(),
                                .d_o = rows_of<T>(d_o),
-                               .dQ = rows_of<float>(dQ),
-                               .dK = rows_of<float>(dK),
-                               .dq = rows_of<T>(gradients.q),
-                               .dk = rows_of<T>(gradients.k),
-                               .dv = rows_of<T>(gradients.v),
-                               .da = rows_of<T>(gradients.a),
-                               .db = rows_of<T>(gradients.b),
-                               .dA_log = data_of<float>(gradients.A_log),
-                               .ddt_bias = data_of<float>(gradients.dt_bias)};
+                               .to = gradients_of<T>(gradients, inverses, dQ, dK)};
     launch("gated_delta_rule solve gradients", solve_gradients_kernel<T>, head_blocks(rule), tile_threads,
            rule, g);
     launch("gated_delta_rule state gradients", state_gradients_kernel<T>, walk_blocks(rule), tile_threads,
            rule, g);
     launch_shared("gated_delta_rule head gradients", head_gradients_kernel<T>, head_blocks(rule),
                   tile_threads, sizeof(HeadTiles), rule, g);
-    launch("gated_delta_rule normalisation gradients", normalisation_gradients_kernel<T>,
-           blocks_for(inverses.numel(), row_warps), row_threads, rule, g, inverses.numel());
+    add_value_heads(rule, g.to, inverses);
   });
 }
 

@@ -128,6 +128,8 @@ __global__ void __launch_bounds__(tile_threads)
 
 void forward(const DeltaRuleProblem& problem, const Tensor& o, const DeltaRuleStates& states) {
   const DeltaRuleOptions& options = problem.options;
+  if (delta_rule_on_tensor_cores(o.device(), o.dtype(), options))
+    return tensor_core_forward(problem, o, states);
   const std::int64_t tokens = o.rows();
   const auto working = [&](const Shape& shape) { return Tensor::empty(shape, DType::f32, o.device()); };
   const Tensor starts =

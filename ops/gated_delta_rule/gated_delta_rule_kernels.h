@@ -44,6 +44,11 @@ struct DeltaRuleProblem {
   }
 };
 
+/// Whether kernels form the products of forward on tensor cores.
+inline bool delta_rule_on_tensor_cores(Device device, DType dtype, const DeltaRuleOptions& o) {
+  return device.is_cuda() && dtype == DType::bf16 && o.key_dim == 128 && o.value_dim == 128;
+}
+
 /// The tensors that forward writes besides o, in the accumulation dtype; each may be undefined.
 struct DeltaRuleStates {
   Tensor chunk_starts;  // [chunks, value_heads, key_dim, value_dim]

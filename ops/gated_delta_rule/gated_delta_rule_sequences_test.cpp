@@ -71,6 +71,31 @@ TEST_CASE("gated_delta_rule: packed equals separate sequences, bit for bit" * do
     });
 }
 
+TEST_CASE("gated_delta_rule: on tensor cores, packed equals separate sequences, bit for bit" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda() || !runs_on_cuda("gated_delta_rule")) return;
+  const DeltaRuleOptions o{.key_heads = 1, .value_heads = 1, .key_dim = 128, .value_dim = 128};
+  const Case c = with_initial(make_case({70, 0, 9}, o, DType::bf16, Device::cuda));
+  const Tensor d_o = random_tensor(c.in[2].shape(), DType::bf16, 9).to(Device::cuda);
+  const auto whole = run(c, "chunked", d_o);
+  for (const std::int64_t index : {0, 2}) {
+    const auto part = [&](const Tensor& t) {
+      return t.narrow(0, c.sequences.begin(index), c.sequences.length(index));
+    };
+    Case one = c;
+    one.sequences = Sequences::uniform(1, c.sequences.length(index));
+    one.initial = c.initial.narrow(0, index, 1);
+    for (std::size_t i = 0; i < 5; ++i) one.in[i] = part(c.in[i]);
+    const auto alone = run(one, "chunked", part(d_o));
+    CHECK_BITS(alone[0], part(whole[0]));
+    CHECK_BITS(alone[1], whole[1].narrow(0, index, 1));
+    for (std::size_t i = 2; i < 7; ++i) {
+      CAPTURE(names[i]);
+      CHECK_BITS(alone[i], part(whole[i]));
+    }
+  }
+}
+
 TEST_CASE("gated_delta_rule: spare rows and room for more sequences change no sequence" *
           doctest::test_suite("cuda")) {
   const std::vector<std::int64_t> lengths{13, 0, 30, 1};

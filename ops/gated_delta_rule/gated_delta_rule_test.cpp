@@ -210,3 +210,30 @@ TEST_CASE("gated_delta_rule: gates near 0 and 1, rows of zeros, equal keys" * do
     });
   });
 }
+
+TEST_CASE("gated_delta_rule: on tensor cores, against f64" * doctest::test_suite("cuda")) {
+  if (!has_cuda()) return;
+  const DeltaRuleOptions o{.key_heads = 1, .value_heads = 2, .key_dim = 128, .value_dim = 128};
+  REQUIRE(delta_rule_on_tensor_cores(Device::cuda, DType::bf16, o));
+  for (const bool slow : {false, true}) {  // slow: all states last
+    CAPTURE(slow);
+    Case c = make_case(slow ? std::vector<std::int64_t>{150} : std::vector<std::int64_t>{70, 0, 1, 64}, o,
+                       DType::bf16, Device::cuda);
+    if (slow) {
+      // Rows that 16-byte accesses can read, and no initial state.
+      for (Tensor& t : c.in) t = t.clone();
+      c.in[6].fill(-6);
+    } else {
+      c = with_initial(c);
+    }
+    const Tensor d_o = random_tensor(c.in[2].shape(), DType::bf16, 9);
+    const auto got = run(c, "chunked", d_o.to(Device::cuda)), again = run(c, "chunked", d_o.to(Device::cuda));
+    const auto want = run(as_dtype(on_device(c, Device::cpu), DType::f64), "recurrent", d_o.to(DType::f64));
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(names[i]);
+      CHECK_BITS(got[i], again[i]);
+      // Operands of second products are rounded to bf16, so this holds for the results that are f32 too.
+      CHECK(result_error(i, got, want) < rule_tol(DType::bf16, 150));
+    }
+  }
+}
