@@ -14,7 +14,7 @@ __global__ void gated_activation_forward_kernel(RowBlocks grid, Rows<T> y, Rows<
     Pack<T, N>::load(gate.row(r) + c, count).read(g);
     Pack<T, N>::load(up.row(r) + c, count).read(u);
 #pragma unroll
-    for (int i = 0; i < N; ++i) u[i] *= gate_value(g[i], sigmoid(gate_logit<phi>(g[i])));
+    for (int i = 0; i < N; ++i) u[i] *= gate_value<phi>(g[i], sigmoid(gate_logit<phi>(g[i])));
     Pack<T, N>::of(u).store(y.row(r) + c, count);
   });
 }
@@ -32,7 +32,7 @@ __global__ void gated_activation_backward_kernel(RowBlocks grid, Rows<T> dgate, 
     for (int i = 0; i < N; ++i) {
       const float s = sigmoid(gate_logit<phi>(g[i]));
       u[i] *= d[i] * gate_slope<phi>(g[i], s);
-      d[i] *= gate_value(g[i], s);
+      d[i] *= gate_value<phi>(g[i], s);
     }
     if (dgate) Pack<T, N>::of(u).store(dgate.row(r) + c, count);
     if (dup) Pack<T, N>::of(d).store(dup.row(r) + c, count);

@@ -25,6 +25,9 @@ bool verify(const Work& w, bool gradients) {
       const double s = 1 / (1 + std::exp(-g));
       value = g * s;
       slope = s * (1 + g * (1 - s));
+    } else if (w.phi == GateActivation::sigmoid) {
+      value = 1 / (1 + std::exp(-g));
+      slope = value * (1 - value);
     } else {
       const double c = std::sqrt(2 / 3.14159265358979323846), t = std::tanh(c * (g + 0.044715 * g * g * g));
       value = g / 2 * (1 + t);
@@ -48,7 +51,8 @@ const RegisterBench registration("gated_activation", [](const BenchOptions& o) {
   const auto empty = [&] { return Tensor::empty(size, o.dtype, o.device); };
   const Work operands{{}, normal("gate"), normal("up"), empty(), normal("dy"), empty(), empty()};
   for (const auto& [phi, name] :
-       {std::pair{GateActivation::silu, "silu"}, std::pair{GateActivation::gelu_tanh, "gelu_tanh"}}) {
+       {std::pair{GateActivation::silu, "silu"}, std::pair{GateActivation::gelu_tanh, "gelu_tanh"},
+        std::pair{GateActivation::sigmoid, "sigmoid"}}) {
     auto w = std::make_shared<Work>(operands);
     w->phi = phi;
     list.push_back({std::string(name) + " forward", shape, bench::bytes_of(w->gate, w->up, w->y), 0,

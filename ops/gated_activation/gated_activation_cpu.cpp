@@ -17,7 +17,7 @@ void forward(const Tensor& y, const Tensor& gate, const Tensor& up) {
     NEMOCUBE_IVDEP
     for (std::int64_t c = first; c < last; ++c) {
       const A g = static_cast<A>(gates[c]), s = sigmoid(gate_logit<phi>(g));
-      to[c] = static_cast<T>(gate_value(g, s) * static_cast<A>(ups[c]));
+      to[c] = static_cast<T>(gate_value<phi>(g, s) * static_cast<A>(ups[c]));
     }
   });
 }
@@ -37,7 +37,7 @@ void backward(const Tensor& dgate, const Tensor& dup, const Tensor& dy, const Te
       const A d = static_cast<A>(back[c]), g = static_cast<A>(gates[c]), u = static_cast<A>(ups[c]);
       const A s = sigmoid(gate_logit<phi>(g));
       if constexpr (wants_gate) to_gate[c] = static_cast<T>(d * u * gate_slope<phi>(g, s));
-      if constexpr (wants_up) to_up[c] = static_cast<T>(d * gate_value(g, s));
+      if constexpr (wants_up) to_up[c] = static_cast<T>(d * gate_value<phi>(g, s));
     }
   });
 }

@@ -17,7 +17,8 @@ using namespace nemocube::testing;
 
 namespace {
 
-constexpr GateActivation all_gates[] = {GateActivation::silu, GateActivation::gelu_tanh};
+constexpr GateActivation all_gates[] = {GateActivation::silu, GateActivation::gelu_tanh,
+                                        GateActivation::sigmoid};
 
 struct Operands {
   Tensor gate, up, dy;
@@ -59,18 +60,25 @@ Activated activated(double g, GateActivation phi) {
     const double s = 1 / (1 + std::exp(-g));
     return {g * s, s * (1 + g * (1 - s))};
   }
+  if (phi == GateActivation::sigmoid) return {1 / (1 + std::exp(-g)), 1 / (2 + std::exp(g) + std::exp(-g))};
   const double c = std::sqrt(2 / 3.14159265358979323846), t = std::tanh(c * (g + 0.044715 * g * g * g));
   return {g / 2 * (1 + t), (1 + t) / 2 + g / 2 * (1 - t * t) * c * (1 + 3 * 0.044715 * g * g)};
 }
 
-// A bound of the errors of phi (times |g|) and of phi', and of the roundings of products and of storage.
+// What bounds the error of phi at g is a multiple of.
+double size_of_value(double g, GateActivation phi) {
+  return phi == GateActivation::sigmoid ? 1 : std::abs(g);
+}
+
+// A bound of the errors of phi (times its size) and of phi', and of the roundings of products and of storage.
 struct Bounds {
   double value, slope, rounding;
 };
 
-Bounds bounds_of(DType dtype) {
-  if (dtype == DType::f64) return {1e-15, 2e-14, 0x1p-51};
-  return {4e-7, 6e-6, dtype == DType::f32 ? 0x1p-22 : 0x1p-8 + 0x1p-22};
+Bounds bounds_of(DType dtype, GateActivation phi) {
+  const bool plain = phi == GateActivation::sigmoid;
+  if (dtype == DType::f64) return {1e-15, plain ? 1e-15 : 2e-14, 0x1p-51};
+  return {4e-7, plain ? 4e-7 : 6e-6, dtype == DType::f32 ? 0x1p-22 : 0x1p-8 + 0x1p-22};
 }
 
 // Elements further from the formulas than the bounds allow; NaN is.
@@ -80,7 +88,7 @@ std::int64_t wrong_elements(const Outcome& got, const Operands& o, GateActivatio
   REQUIRE(y.size() == gate.size());
   REQUIRE(dgate.size() == gate.size());
   REQUIRE(dup.size() == gate.size());
-  const Bounds b = bounds_of(o.gate.dtype());
+  const Bounds b = bounds_of(o.gate.dtype(), phi);
   std::int64_t wrong = 0;
   for (std::size_t i = 0; i < gate.size(); ++i) {
     const auto near = [&](double value, double want, double error) {
@@ -88,8 +96,9 @@ std::int64_t wrong_elements(const Outcome& got, const Operands& o, GateActivatio
     };
     const double g = gate[i], u = up[i], d = dy[i];
     const Activated a = activated(g, phi);
-    wrong += !near(y[i], a.value * u, b.value * std::abs(g * u)) ||
-             !near(dup[i], d * a.value, b.value * std::abs(d * g)) ||
+    const double value_error = b.value * size_of_value(g, phi);
+    wrong += !near(y[i], a.value * u, value_error * std::abs(u)) ||
+             !near(dup[i], d * a.value, value_error * std::abs(d)) ||
              !near(dgate[i], d * u * a.slope, b.slope * std::abs(d * u));
   }
   return wrong;
@@ -149,6 +158,7 @@ TEST_CASE("gated_activation: huge, tiny and infinite values, NaN" * doctest::tes
       for (const double v : large) gates.insert(gates.end(), {v, -v});
       for (const double v : tiny) gates.insert(gates.end(), {v, -v});
       const std::size_t first_tiny = 2 * large.size();
+      const bool plain = phi == GateActivation::sigmoid;
       // Powers of two, so that products are exact.
       const Operands o{filled(gates), filled(std::vector<double>(gates.size(), 0.5)),
                        filled(std::vector<double>(gates.size(), 0.25))};
@@ -159,15 +169,19 @@ TEST_CASE("gated_activation: huge, tiny and infinite values, NaN" * doctest::tes
         CAPTURE(g[i]);
         if (i < first_tiny) {
           // Where g is -100 the f64 values are small, but not 0.
-          const double value = g[i] > 0 ? g[i] : 0, slope = g[i] > 0 ? 1 : 0, least = 1e-35;
+          const double value = g[i] < 0 ? 0
+                               : plain  ? 1
+                                        : g[i],
+                       slope = g[i] > 0 && !plain ? 1 : 0, least = 1e-35;
           CHECK((y[i] == value / 2 || std::abs(y[i] - value / 2) < least));
           CHECK((dup[i] == value / 4 || std::abs(dup[i] - value / 4) < least));
           CHECK(std::abs(dgate[i] - slope / 8) < least);
         } else {
-          const double unit = dtype == DType::bf16 ? 0x1p-7 : 1e-6;
-          CHECK(std::abs(y[i] - g[i] / 4) <= unit * std::abs(g[i]));
-          CHECK(std::abs(dup[i] - g[i] / 8) <= unit * std::abs(g[i]));
-          CHECK(std::abs(dgate[i] - 0.0625) <= unit);
+          const double unit = dtype == DType::bf16 ? 0x1p-7 : 1e-6, size = size_of_value(g[i], phi);
+          const double value = plain ? 0.5 : g[i] / 2, slope = plain ? 0.25 : 0.5;
+          CHECK(std::abs(y[i] - value / 2) <= unit * size);
+          CHECK(std::abs(dup[i] - value / 4) <= unit * size);
+          CHECK(std::abs(dgate[i] - slope / 8) <= unit);
         }
       }
       const Outcome with_nan = run({filled({nan, 1, 1}), filled({1, nan, 1}), filled({1, 1, nan})}, phi);

@@ -15,7 +15,7 @@ __global__ void gelu_forward_kernel(RowBlocks grid, Rows<T> y, Rows<T> x) {
     float v[N];
     Pack<T, N>::load(x.row(r) + c, count).read(v);
 #pragma unroll
-    for (int i = 0; i < N; ++i) v[i] = gate_value(v[i], sigmoid(gate_logit<phi>(v[i])));
+    for (int i = 0; i < N; ++i) v[i] = gate_value<phi>(v[i], sigmoid(gate_logit<phi>(v[i])));
     Pack<T, N>::of(v).store(y.row(r) + c, count);
   });
 }

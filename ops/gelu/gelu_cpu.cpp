@@ -15,8 +15,9 @@ void gelu_forward(const Tensor& y, const Tensor& x) {
       T* to = y.row<T>(r);
       NEMOCUBE_IVDEP
       for (std::int64_t c = first; c < last; ++c) {
+        constexpr GateActivation phi = GateActivation::gelu_tanh;
         const A v = static_cast<A>(from[c]);
-        to[c] = static_cast<T>(gate_value(v, sigmoid(gate_logit<GateActivation::gelu_tanh>(v))));
+        to[c] = static_cast<T>(gate_value<phi>(v, sigmoid(gate_logit<phi>(v))));
       }
     });
   });
