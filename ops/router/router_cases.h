@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/kernel.h"
 #include "ops/router/router.h"
 #include "ops/router/router_reference.h"
 #include "tests/support/compare.h"
