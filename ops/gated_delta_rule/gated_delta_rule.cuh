@@ -217,13 +217,18 @@ __device__ inline void store_transposed(PairTile& to, const float (&values)[own]
         make_float4(values[0][j], values[1][j], values[2][j], values[3][j]);
 }
 
-/// In: the unit lower triangular matrix I + A transposed, with zeros below its diagonal, up to token n. Out:
-/// (I + A)^-1, which grows below the diagonal, row by row. Each of its columns has four threads. All
-/// tile_threads; between barriers.
+/// In: the unit lower triangular matrix I + A transposed, with zeros below its diagonal. Out: (I + A)^-1. All
+/// tile_threads; between barriers. Only the first n rows of A differ from zero.
+///
+/// Blocks of 16 x 16. Those on the diagonal are inverted row by row; each of their columns has four threads.
+/// Then those below, diagonal by diagonal: of block (i, j) the sum over j <= k < i of A_ik times the inverse's
+/// block (k, j), times minus the inverse's block (i, i). A stays transposed above the diagonal until the end.
 __device__ inline void invert(PairTile& matrix, int n) {
-  constexpr int of_column = tile_threads / tile, warp_columns = warp_threads / of_column;
-  const int thread = static_cast<int>(threadIdx.x), column = thread / of_column, sub = thread % of_column;
-  for (int l = thread / warp_threads * warp_columns + 1; l < n; ++l) {
+  constexpr int size = 16, of_column = tile_threads / tile;
+  const int thread = static_cast<int>(threadIdx.x), column = thread / of_column, sub = thread % of_column,
+            column0 = column / size * size;
+  for (int i = 1; i < size; ++i) {
+    const int l = column0 + i;
     float sum = 0;
     for (int s = column + sub; s < l; s += of_column) sum += matrix.rows[s][l] * matrix.rows[s][column];
     sum = warp_sum<of_column>(sum);
@@ -231,6 +236,39 @@ __device__ inline void invert(PairTile& matrix, int n) {
     __syncwarp();
   }
   __syncthreads();
+  const int r = thread / size, c = thread % size, blocks = (n + size - 1) / size;
+  static_assert(tile_threads == size * size);
+  if (c > r)
+    for (int i = 0; i < tile; i += size) matrix.rows[i + r][i + c] = 0;
+  __syncthreads();
+  for (int distance = 1; distance < blocks; ++distance) {
+    float sums[tile / size - 1] = {};
+#pragma unroll
+    for (int j = 0; j < tile / size - 1; ++j) {
+      const int i = j + distance;
+      if (i < blocks)
+        for (int s = j * size; s < i * size; ++s)
+          sums[j] += matrix.rows[s][i * size + r] * matrix.rows[s][j * size + c];
+    }
+#pragma unroll
+    for (int j = 0; j < tile / size - 1; ++j)
+      if (j + distance < blocks) matrix.rows[(j + distance) * size + r][j * size + c] = sums[j];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < tile / size - 1; ++j) {
+      const int i = j + distance;
+      sums[j] = 0;
+      if (i < blocks)
+#pragma unroll
+        for (int s = 0; s < size; ++s)
+          sums[j] += matrix.rows[i * size + r][i * size + s] * matrix.rows[i * size + s][j * size + c];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < tile / size - 1; ++j)
+      if (j + distance < blocks) matrix.rows[(j + distance) * size + r][j * size + c] = -sums[j];
+    __syncthreads();
+  }
   for (int i = thread; i < tile * tile; i += tile_threads)
     if (i % tile > i / tile) matrix.rows[i / tile][i % tile] = 0;
 }

@@ -34,7 +34,9 @@ struct DeltaRuleInputs {
 ///            dtype
 /// arithmetic f32 (f64 for f64), the triangular systems of chunks too; sums of g within a chunk in f64 or two
 ///            f32; o is rounded once. Decays that underflow are 0. softplus(x) = x above 20. A row of zeros
-///            is its own normalised row
+///            is its own normalised row. On CUDA devices bf16 with keys and values of 128 runs on tensor
+///            cores: operands that are themselves results (states, e_t, products between tokens) are then
+///            rounded to bf16, elements of inverse matrices are sums of two bf16, all sums are f32
 /// states     [sequences, value_heads, key_dim, value_dim] in f32 (f64 for f64). `final_state` is set to a
 ///            new tensor; the pointer may point to the variable that holds the initial state. States are
 ///            constants: no gradient goes into the initial state or comes from the final one
@@ -46,7 +48,7 @@ struct DeltaRuleInputs {
 ///            the parameters are summed over chunks in their order
 /// errors     Error on shapes, dtypes, offsets and options that do not fit
 /// source     Yang, Kautz, Hatamizadeh, "Gated Delta Networks: Improving Mamba2 with Delta Rule", 2024;
-///            huggingface/transformers: qwen3_5
+///            huggingface/transformers: torch_chunk_gated_delta_rule
 Var gated_delta_rule(Context& ctx, const DeltaRuleInputs& in, const DeltaRuleOptions& options,
                      const Sequences& sequences, const Tensor* initial_state = nullptr,
                      Tensor* final_state = nullptr);

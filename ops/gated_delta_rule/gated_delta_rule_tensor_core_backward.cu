@@ -369,7 +369,7 @@ __device__ void write_sums(FragmentC (&sums)[1][8], const Rows<float>& to, const
   });
 }
 
-__global__ void __launch_bounds__(head_threads)
+__global__ void __launch_bounds__(head_threads, 1)
     head_gradients_kernel(const Rule<Element> rule, const BackwardTensors g) {
   extern __shared__ __align__(128) char shared[];
   const HeadTiles tiles(shared);
