@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/cuda/device.cuh"
+#include "core/cuda/pack.cuh"
 #include "core/cuda/rows.cuh"
 #include "ops/block_tile.cuh"
 #include "ops/decays.cuh"
@@ -291,33 +292,64 @@ __device__ void form_inverse(PairTile& inverse, Operands& operands, const HeadPa
 
 constexpr int row_threads = 256, row_warps = row_threads / warp_threads;
 
-/// inverses[t] = 1 / sqrt(sum x^2 + eps) of the rows of q of a token, then of k. A warp has one of them.
+/// Whether a warp can read a row of q or k as four neighbours for each thread.
+template <class... Tensors>
+bool rows_in_packs(std::int64_t key_dim, const Tensors&... tensors) {
+  return key_dim <= 4 * warp_threads && key_dim % 4 == 0 && rows_aligned(tensors...);
+}
+
+/// The rows of q and k of a token, one after the other, those of q first. A warp has one of them.
 template <class T>
+struct KeyRow {
+  std::int64_t token;
+  int column;  // of 2 key_heads
+  bool of_q;
+  std::int64_t at;  // the row's first element among those of the token
+
+  __device__ KeyRow(const Rule<T>& rule, std::int64_t index)
+      : token(index / (2 * rule.key_heads)),
+        column(static_cast<int>(index - token * (2 * rule.key_heads))),
+        of_q(column < rule.key_heads),
+        at(std::int64_t{of_q ? column : column - rule.key_heads} * rule.key_dim) {}
+  __device__ const T* values(const Rule<T>& rule) const { return (of_q ? rule.q : rule.k).row(token) + at; }
+};
+__device__ inline std::int64_t row_of_warp() {
+  return std::int64_t{blockIdx.x} * row_warps + threadIdx.x / warp_threads;
+}
+
+/// inverses[t] = 1 / sqrt(sum x^2 + eps) of the rows of q of a token, then of k.
+template <bool packs, class T>
 __global__ void __launch_bounds__(row_threads)
     inverses_kernel(const Rule<T> rule, const Rows<float> inverses, std::int64_t rows) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * row_warps + threadIdx.x / warp_threads;
+  const std::int64_t index = row_of_warp();
   if (index >= rows) return;
-  const std::int64_t token = index / (2 * rule.key_heads);
-  const int column = static_cast<int>(index % (2 * rule.key_heads));
-  const T* const x = (column < rule.key_heads ? rule.q : rule.k).row(token) +
-                     std::int64_t{column % rule.key_heads} * rule.key_dim;
+  const KeyRow<T> row(rule, index);
+  const T* const x = row.values(rule);
+  const int lane = static_cast<int>(threadIdx.x) % warp_threads;
   float sum = 0;
-  for (int i = static_cast<int>(threadIdx.x) % warp_threads; i < rule.key_dim; i += warp_threads) {
-    const float v = to_float(x[i]);
-    sum += v * v;
+  if constexpr (packs) {
+    float v[4];
+    Pack<T, 4>::load(x + lane * 4, rule.key_dim - lane * 4).read(v);
+    sum = v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3];
+  } else {
+    for (int i = lane; i < rule.key_dim; i += warp_threads) {
+      const float v = to_float(x[i]);
+      sum += v * v;
+    }
   }
   sum = warp_sum(sum);
-  if (threadIdx.x % warp_threads == 0)
-    inverses.row(token)[column] = 1 / sqrtf(sum + static_cast<float>(delta_rule_eps));
+  if (lane == 0) inverses.row(row.token)[row.column] = 1 / sqrtf(sum + static_cast<float>(delta_rule_eps));
 }
 
 /// [T, 2 key_heads]
 template <class T>
-Tensor form_inverses(const Rule<T>& rule, const Tensor& q) {
+Tensor form_inverses(const Rule<T>& rule, const Tensor& q, const Tensor& k) {
   const Tensor inverses = Tensor::empty({q.rows(), 2 * rule.key_heads}, DType::f32, q.device());
   if (inverses.numel() > 0)
-    launch("gated_delta_rule norms", inverses_kernel<T>, blocks_for(inverses.numel(), row_warps), row_threads,
-           rule, rows_of<float>(inverses), inverses.numel());
+    launch("gated_delta_rule norms",
+           rows_in_packs(rule.key_dim, q, k) ? inverses_kernel<true, T> : inverses_kernel<false, T>,
+           blocks_for(inverses.numel(), row_warps), row_threads, rule, rows_of<float>(inverses),
+           inverses.numel());
   return inverses;
 }
 

@@ -285,7 +285,7 @@ void backward(const DeltaRuleProblem& problem, const DeltaRuleGradients& gradien
   const Tensor ends = Tensor::empty(chunk_starts.shape(), DType::f32, d_o.device());
   visit_storage("gated_delta_rule", d_o.dtype(), [&]<class T>(TypeTag<T>) {
     const Rule<T> rule(problem);
-    const Tensor inverses = form_inverses(rule, problem.q);
+    const Tensor inverses = form_inverses(rule, problem.q, problem.k);
     const BackwardTensors<T> g{.U = rows_of<float>(U),
                                .Z = rows_of<float>(Z),
                                .Y = rows_of<float>(Y),
@@ -300,7 +300,7 @@ void backward(const DeltaRuleProblem& problem, const DeltaRuleGradients& gradien
            rule, g);
     launch_shared("gated_delta_rule head gradients", head_gradients_kernel<T>, head_blocks(rule),
                   tile_threads, sizeof(HeadTiles), rule, g);
-    add_value_heads(rule, g.to, inverses);
+    add_value_heads(rule, g.to, problem.q, problem.k, gradients);
   });
 }
 

@@ -89,38 +89,61 @@ __device__ void finish_tokens(const Rule<T>& rule, const Gradients<T>& g, const 
   }
 }
 
-/// The gradient of a row of q or k, by one warp: the sum over value heads, through the normalisation.
-template <class T>
+/// The gradient of a row of q or k: the sum over value heads, through the normalisation.
+template <bool packs, class T>
 __global__ void __launch_bounds__(row_threads)
     normalisation_gradients_kernel(const Rule<T> rule, const Gradients<T> g, std::int64_t rows) {
-  const std::int64_t index = std::int64_t{blockIdx.x} * row_warps + threadIdx.x / warp_threads;
+  const std::int64_t index = row_of_warp();
   if (index >= rows) return;
-  const std::int64_t token = index / (2 * rule.key_heads);
-  const int column = static_cast<int>(index % (2 * rule.key_heads)), head = column % rule.key_heads,
-            lane = static_cast<int>(threadIdx.x) % warp_threads;
-  const bool of_q = column < rule.key_heads;
-  const std::int64_t at = std::int64_t{head} * rule.key_dim;
-  const T* const x = (of_q ? rule.q : rule.k).row(token) + at;
-  T* const to = (of_q ? g.dq : g.dk).row(token) + at;
-  const float* const parts =
-      (of_q ? g.dQ : g.dK).row(token) + std::int64_t{head} * rule.own_heads() * rule.key_dim;
-  const float inverse = g.inverses.row(token)[column];
-  const auto gradient = [&](int i) {
-    float sum = 0;
-    for (int h = 0; h < rule.own_heads(); ++h) sum += parts[std::int64_t{h} * rule.key_dim + i];
-    return of_q ? sum * rule.q_scale : sum;
-  };
-  float along = 0;
-  for (int i = lane; i < rule.key_dim; i += warp_threads) along += gradient(i) * (to_float(x[i]) * inverse);
-  along = warp_sum(along);
-  for (int i = lane; i < rule.key_dim; i += warp_threads)
-    to[i] = rounded<T>(inverse * (gradient(i) - along * (to_float(x[i]) * inverse)));
+  const KeyRow<T> row(rule, index);
+  const int lane = static_cast<int>(threadIdx.x) % warp_threads, heads = rule.own_heads();
+  const T* const x = row.values(rule);
+  T* const to = (row.of_q ? g.dq : g.dk).row(row.token) + row.at;
+  const float* const parts = (row.of_q ? g.dQ : g.dK).row(row.token) + row.at * heads;
+  const float inverse = g.inverses.row(row.token)[row.column], scale = row.of_q ? rule.q_scale : 1;
+  if constexpr (packs) {
+    const int first = lane * 4, count = rule.key_dim - first;
+    float y[4], sum[4] = {}, along = 0;
+    Pack<T, 4>::load(x + first, count).read(y);
+    for (int h = 0; h < heads; ++h) {
+      float part[4];
+      Pack<float, 4>::load(parts + std::int64_t{h} * rule.key_dim + first, count).read(part);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[i] += part[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      y[i] *= inverse;
+      sum[i] *= scale;
+      along += sum[i] * y[i];
+    }
+    along = warp_sum(along);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = inverse * (sum[i] - along * y[i]);
+    Pack<T, 4>::of(sum).store(to + first, count);
+  } else {
+    const auto gradient = [&](int i) {
+      float sum = 0;
+      for (int h = 0; h < heads; ++h) sum += parts[std::int64_t{h} * rule.key_dim + i];
+      return sum * scale;
+    };
+    float along = 0;
+    for (int i = lane; i < rule.key_dim; i += warp_threads) along += gradient(i) * (to_float(x[i]) * inverse);
+    along = warp_sum(along);
+    for (int i = lane; i < rule.key_dim; i += warp_threads)
+      to[i] = rounded<T>(inverse * (gradient(i) - along * (to_float(x[i]) * inverse)));
+  }
 }
 
+/// `q` and `k` are the problem's, `to` is what was asked for.
 template <class T>
-void add_value_heads(const Rule<T>& rule, const Gradients<T>& g, const Tensor& inverses) {
-  launch("gated_delta_rule normalisation gradients", normalisation_gradients_kernel<T>,
-         blocks_for(inverses.numel(), row_warps), row_threads, rule, g, inverses.numel());
+void add_value_heads(const Rule<T>& rule, const Gradients<T>& g, const Tensor& q, const Tensor& k,
+                     const DeltaRuleGradients& to) {
+  const std::int64_t rows = q.rows() * 2 * rule.key_heads;
+  launch("gated_delta_rule normalisation gradients",
+         rows_in_packs(rule.key_dim, q, k, to.q, to.k) ? normalisation_gradients_kernel<true, T>
+                                                       : normalisation_gradients_kernel<false, T>,
+         blocks_for(rows, row_warps), row_threads, rule, g, rows);
 }
 
 }  // namespace nemocube::cuda::delta_rule

@@ -141,7 +141,7 @@ void forward(const DeltaRuleProblem& problem, const Tensor& o, const DeltaRuleSt
   visit_storage("gated_delta_rule", o.dtype(), [&]<class T>(TypeTag<T>) {
     const Rule<T> rule(problem);
     if (rule.sequences == 0) return;
-    const Tensor inverses = form_inverses(rule, problem.q);
+    const Tensor inverses = form_inverses(rule, problem.q, problem.k);
     const ForwardTensors<T> f{
         .inverses = rows_of<float>(inverses),
         .U = rows_of<float>(U),

@@ -502,7 +502,7 @@ void tensor_core_backward(const DeltaRuleProblem& problem, const DeltaRuleGradie
                k_factors = working({tokens, heads}, DType::f32),
                whole = working({rule.chunks, heads}, DType::f32),
                ends = working(chunk_starts.shape(), DType::bf16);
-  const Tensor inverses = form_inverses(rule, aligned.q);
+  const Tensor inverses = form_inverses(rule, aligned.q, aligned.k);
   const BackwardTensors g{.d_o = rows_of<Element>(aligned_d_o),
                           .starts = data_of<float>(chunk_starts),
                           .U = rows_of<Element>(U),
@@ -523,7 +523,7 @@ void tensor_core_backward(const DeltaRuleProblem& problem, const DeltaRuleGradie
                 rule, g);
   launch_shared("gated_delta_rule head gradients", head_gradients_kernel, head_blocks(rule), head_threads,
                 HeadTiles::bytes, rule, g);
-  add_value_heads(rule, g.to, inverses);
+  add_value_heads(rule, g.to, aligned.q, aligned.k, gradients);
   dv.finish();
 }
 

@@ -248,7 +248,7 @@ void tensor_core_forward(const DeltaRuleProblem& problem, const Tensor& o, const
                W = working({tokens, heads * dim}, DType::bf16),
                factors = working({tokens, heads}, DType::f32),
                whole = working({rule.chunks, heads}, DType::f32);
-  const Tensor inverses = form_inverses(rule, aligned.q);
+  const Tensor inverses = form_inverses(rule, aligned.q, aligned.k);
   const ForwardTensors f{.inverses = rows_of<float>(inverses),
                          .U0 = rows_of<float>(U0),
                          .U = rows_of<Element>(U),
