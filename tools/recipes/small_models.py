@@ -106,6 +106,25 @@ def qwen3(**own):
     return decoder("Qwen3ForCausalLM", "qwen3", head_dim=16, attention_bias=False, use_sliding_window=False, **own)
 
 
+def qwen3_moe():
+    # The recipes divide the experts over 8 ranks and cut the layers into stages of two.
+    return decoder("Qwen3MoeForCausalLM", "qwen3_moe", head_dim=16, attention_bias=False, use_sliding_window=False,
+                   num_hidden_layers=8, num_experts=16, num_experts_per_tok=4, moe_intermediate_size=24, norm_topk_prob=True,
+                   decoder_sparse_step=1, mlp_only_layers=[], router_aux_loss_coef=0.001, output_router_logits=False)
+
+
+def falcon_h1(**own):
+    multipliers = {
+        "embedding_multiplier": 5.656854249492381, "lm_head_multiplier": 0.0390625, "key_multiplier": 0.39062499999999994,
+        "attention_in_multiplier": 1.0, "attention_out_multiplier": 0.9375, "ssm_in_multiplier": 1.25,
+        "ssm_out_multiplier": 0.23570226039551587, "mlp_multipliers": [0.8838834764831844, 0.5859375],
+        "ssm_multipliers": [0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738]}
+    return decoder("FalconH1ForCausalLM", "falcon_h1", **multipliers, **{
+        "head_dim": 16, "rope_theta": 1e11, "pad_token_id": 0, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_ssm": 64,
+        "mamba_n_groups": 1, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_chunk_size": 32, "mamba_conv_bias": True,
+        "mamba_proj_bias": False, "mamba_rms_norm": False, "mamba_norm_before_gate": False, "projectors_bias": False, **own})
+
+
 def gemma3():
     return decoder("Gemma3ForCausalLM", "gemma3_text", num_hidden_layers=8, num_key_value_heads=1, head_dim=16,
                    query_pre_attn_scalar=16, hidden_activation="gelu_pytorch_tanh", sliding_window=64,
@@ -142,6 +161,13 @@ OTHER_FAMILIES = {
     "Qwen/Qwen3-0.6B": qwen3(tie_word_embeddings=True),
     "Qwen/Qwen3-8B": qwen3(),
     "Qwen/Qwen3-32B": qwen3(),
+    "Qwen/Qwen3-30B-A3B": qwen3_moe(),
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": qwen3_moe(),
+    "tiiuae/Falcon3-7B-Instruct": decoder("LlamaForCausalLM", "llama", head_dim=16, rope_theta=1000042.0),
+    "tiiuae/Falcon-H1-0.5B-Instruct": falcon_h1(),
+    "tiiuae/Falcon-H1-1.5B-Deep-Instruct": falcon_h1(num_hidden_layers=8),
+    "tiiuae/Falcon-H1-7B-Instruct": falcon_h1(mamba_d_head=16, mamba_d_ssm=128),
+    "tiiuae/Falcon-H1-34B-Instruct": falcon_h1(mamba_n_groups=2, **FOR_FOUR_RANKS),
     "google/gemma-3-270m": gemma3(),
     "google/functiongemma-270m-it": gemma3(),
     "mistralai/Mistral-7B-v0.1": decoder("MistralForCausalLM", "mistral", sliding_window=64),
@@ -170,8 +196,6 @@ REFUSED = {
     "mistralai/Mixtral-8x7B-v0.1": ("mixtral", "MixtralForCausalLM"),
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ("mixtral", "MixtralForCausalLM"),
     "Qwen/Qwen1.5-MoE-A2.7B": ("qwen2_moe", "Qwen2MoeForCausalLM"),
-    "Qwen/Qwen3-30B-A3B": ("qwen3_moe", "Qwen3MoeForCausalLM"),
-    "Qwen/Qwen3-30B-A3B-Thinking-2507": ("qwen3_moe", "Qwen3MoeForCausalLM"),
     "Qwen/Qwen3-Next-80B-A3B-Instruct": ("qwen3_next", "Qwen3NextForCausalLM"),
     "Qwen/Qwen3.8-2.4T-A95B": ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
 }
