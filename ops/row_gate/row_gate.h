@@ -3,8 +3,8 @@
 
 namespace nemocube {
 
-/// y_r = x_r sigmoid(g_r) for every row x_r, with one number g_r of the row: the gate of an MoE block's shared
-/// expert.
+/// y_r = x_r sigmoid(g_r) for every row x_r, with one number g_r of each row: the gate of an MoE block's
+/// shared expert.
 ///
 /// shapes     x, y [..., n]; gate [..., 1]; any of the dimensions may be 0
 /// layout     rows of x and of gate may be strided; y is contiguous
