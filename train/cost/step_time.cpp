@@ -55,6 +55,8 @@ class Passes final : public BlockWork {
     product(Part::products, rows_.all, real(c_.hidden_size), vocabulary, 1);
     // Logits in f32 written and read, their gradient written and read.
     add_bytes(times_.forward, rows_.all * vocabulary * (8 + 2 * element()));
+    if (c_.logit_scale != 1)
+      numbers(2 * residual_ * real(c_.hidden_size), 2 * residual_ * real(c_.hidden_size));
     if (!c_.normalized_head) return;
     // Its rows are read and written; in backward they and two gradients in f32 are.
     const double weight = vocabulary * real(c_.hidden_size);

@@ -274,6 +274,7 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
                    logits = loss_rows * static_cast<double>(vocabulary);
       ends += of.wide(logits) + (of.stored_size < of.wide_size ? of.stored(logits) : 0);
       ends += 2 * of.stored(loss_rows * real(loss_rank(setup.choices.lora)));  // A x and its gradient
+      if (config.logit_scale != 1) ends += row;                                // the scaled rows
       if (config.normalized_head) {
         // The rows divided by their lengths, and their gradient.
         const double weight = real(vocabulary) * real(config.hidden_size);

@@ -157,9 +157,10 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   const char* const own_sizes = "EM*-";  // of every block
-  const char *const llama = "*-*-", *const gemma = "*-", *const phi = "*-*-*-", *const baichuan = "*-*-*-*-";
+  const char *const llama = "*-*-", *const gemma = "*-", *const phi = "*-*-*-", *const baichuan = "*-*-*-*-",
+                    *const falcon = "M*-M*-M*-";
   for (const char* pattern :
-       {"MMM", "***", "---", "EEE", "ME*-", "ME*-/*E/*E", own_sizes, llama, gemma, phi, baichuan})
+       {"MMM", "***", "---", "EEE", "ME*-", "ME*-/*E/*E", own_sizes, llama, gemma, phi, baichuan, falcon})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool checkpointing : {false, true}) {
         CAPTURE(std::string(pattern));
@@ -194,6 +195,18 @@ TEST_CASE("training memory: the estimate of activations is near what a step hold
           config.config.attention.packed = true;
           config.config.attention.rope.type = RopeType::standard;
           config.config.normalized_head = true;
+        }
+        if (pattern == falcon) {
+          const ModelConfig like = tiny_falcon_config(MambaNorm::none, true);
+          config.config.mamba.norm = like.mamba.norm;
+          config.config.mamba.multipliers = like.mamba.multipliers;
+          config.config.mamba.in_proj_bias = true;
+          config.config.attention.input_multiplier = config.config.attention.output_multiplier = 2;
+          config.config.mlp.gate = GateActivation::silu;
+          config.config.mlp.gate_multiplier = config.config.mlp.output_multiplier = 2;
+          config.config.logit_scale = 0.5;
+          for (const std::int64_t attention : {1, 4, 7})
+            own_config(config.config, attention).residual = Residual::shared_norm;
         }
         Stack model(config, dtype, Device::cpu);
         randomise(model, 1);
