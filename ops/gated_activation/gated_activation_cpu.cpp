@@ -7,8 +7,10 @@
 namespace nemocube::cpu {
 namespace {
 
+// Each a function of its own: GCC 12 leaves branches in the loops of one that holds them all, and does not
+// vectorise these.
 template <GateActivation phi, class T>
-void forward(const Tensor& y, const Tensor& gate, const Tensor& up) {
+[[gnu::noinline]] void forward(const Tensor& y, const Tensor& gate, const Tensor& up) {
   using A = acc_t<T>;
   const bool flat = y.contiguous() && gate.contiguous() && up.contiguous();
   for_pieces(gate.rows(), gate.cols(), flat, [&](auto r, auto first, auto last) {
@@ -23,8 +25,8 @@ void forward(const Tensor& y, const Tensor& gate, const Tensor& up) {
 }
 
 template <GateActivation phi, class T, bool wants_gate, bool wants_up>
-void backward(const Tensor& dgate, const Tensor& dup, const Tensor& dy, const Tensor& gate,
-              const Tensor& up) {
+[[gnu::noinline]] void backward(const Tensor& dgate, const Tensor& dup, const Tensor& dy, const Tensor& gate,
+                                const Tensor& up) {
   using A = acc_t<T>;
   const bool flat =
       dgate.contiguous() && dup.contiguous() && dy.contiguous() && gate.contiguous() && up.contiguous();
