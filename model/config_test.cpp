@@ -199,7 +199,7 @@ TEST_CASE("config: every promise of validate() is kept") {
   check_refused([](C& c) { c.moe.n_routed_experts = 0; }, "n_routed_experts");
   check_refused([](C& c) { c.moe.num_experts_per_tok = 9; }, "num_experts_per_tok: want at most 8");
   check_refused([](C& c) { c.moe.intermediate_size = 0; }, "moe_intermediate_size");
-  check_refused([](C& c) { c.moe.shared_expert_intermediate_size = 0; }, "moe_shared_expert");
+  check_refused([](C& c) { c.moe.shared_expert_intermediate_size = -1; }, "moe_shared_expert");
   check_refused([](C& c) { c.moe.latent_size = -1; }, "moe_latent_size");
   check_refused([](C& c) { c.moe.n_group = 3; }, "n_routed_experts: want a multiple of n_group (3), got 8");
   check_refused([](C& c) { c.moe.topk_group = 2; }, "topk_group: want at most n_group (1), got 2");

@@ -49,6 +49,10 @@ TEST_CASE("model: gradients with a rotary embedding, biases of attention and gat
   check_model_gradients(config, 40);
 }
 
+TEST_CASE("model: gradients of Gated DeltaNet, a gate behind attention and one of the shared expert") {
+  check_model_gradients(tiny_delta_net_config(), 45);
+}
+
 TEST_CASE("model: gradients with gated experts and softmax routers, with and without a shared expert") {
   ModelConfig config = tiny_gated_experts_config();
   check_model_gradients(config, 43);

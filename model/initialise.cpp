@@ -101,6 +101,9 @@ void initialise(const Parameter& parameter, const ModelConfig& config, std::uint
       return fill_symmetric(parameter, stream, 1 / std::sqrt(static_cast<double>(block.mamba.conv_kernel)));
     case InitialLaw::a_log:
       return fill_a_log(parameter, stream, law);
+    case InitialLaw::a_log_uniform:
+      return fill(parameter,
+                  [&](std::uint64_t j) { return std::log(0.01 + (16 - 0.01) * stream.uniform(j)); });
     case InitialLaw::dt_bias:
       return fill_dt_bias(parameter, stream, block);
     case InitialLaw::lora_normal:

@@ -22,6 +22,8 @@ struct Parameter;
 ///     conv1d, weight and bias           U(1 / sqrt(conv_kernel))
 ///     dt_bias                           inverse softplus of exp(uniform in (ln time_step_min,
 ///                                       ln time_step_max)), at least time_step_floor
+///     A_log, dt_bias (Gated DeltaNet)   log of uniform in (0.01, 16); 1
+///     conv1d (Gated DeltaNet)           N(0, s)
 ///     D, norms                          1
 ///     other biases, correction bias     0
 ///     lora_A [r, in] of an adapter      xavier: N(0, sqrt(2 / (in + r))), kaiming: U(1 / sqrt(in))

@@ -19,6 +19,7 @@ enum class InitialLaw : std::uint8_t {
   scan_output,  ///< the projection behind Mamba's scan
   conv,
   a_log,
+  a_log_uniform,  ///< of Gated DeltaNet
   dt_bias,
   one,
   zero,

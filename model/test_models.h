@@ -43,6 +43,25 @@ inline ModelConfig tiny_llama_config() {
   return config;
 }
 
+/// Gated DeltaNet, three value heads for each of two key heads; attention with a gate of each head's result;
+/// experts beside a shared expert with a gate, as in Qwen 3.5.
+inline ModelConfig tiny_delta_net_config() {
+  ModelConfig config = tiny_config("D*ED-");
+  config.norm = NormKind::rmsnorm_one_plus_w;
+  // The norm behind the delta rule makes the first token's result nearly a sign where epsilon is small.
+  config.layer_norm_epsilon = 0.1;
+  config.gated_delta_net = {
+      .num_key_heads = 2, .num_value_heads = 6, .key_head_dim = 3, .value_head_dim = 5, .conv_kernel = 3};
+  config.attention.head_norm = NormKind::rmsnorm_one_plus_w;
+  config.attention.output_gate = true;
+  config.attention.rope = {.type = RopeType::standard, .rope_theta = 100, .partial_rotary_factor = 0.5};
+  config.mlp.gate = config.moe.gate = GateActivation::silu;
+  config.moe.scores = RouterScores::softmax;
+  config.moe.correction_bias = config.moe.router_in_f32 = false;
+  config.moe.shared_expert_gate = true;
+  return config;
+}
+
 /// Gated experts behind a softmax router, the second block with a shared expert, as in Qwen 3's models.
 inline ModelConfig tiny_gated_experts_config() {
   ModelConfig config = tiny_config("E*E");

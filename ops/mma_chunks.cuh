@@ -5,8 +5,8 @@
 #include "core/cuda/rows.cuh"
 #include "core/cuda/warp.cuh"
 
-/// Parts of the kernels of scans that form products on tensor cores, for bf16: the tokens of a chunk as tiles,
-/// products of fragments, and states with 128 rows in registers.
+/// Parts of the kernels of scans that form products on tensor cores, for bf16: the tokens of a chunk as
+/// tiles, products of fragments, and states with 128 rows in registers.
 namespace nemocube::cuda::mma_chunks {
 
 using Element = __nv_bfloat16;

@@ -289,6 +289,8 @@ TEST_CASE("hf config: a per_layer_config that no model can have is refused by na
   refused(R"([null, {"num_experts_per_tok": 9}])",
           "config.json: block 1: num_experts_per_tok: want at most 8 (topk_group 1 x 8 experts in a group), "
           "got 9");
+  refused(R"({"1": {"moe_shared_expert_intermediate_size": 0}})",
+          "config.json: block 1: moe_shared_expert_intermediate_size: want at least 1, got 0");
   refused(R"({"0": {"mamba_num_heads": 7}})",
           "block 0: mamba_num_heads: want a multiple of n_groups (8), got 7");
   refused(R"({"1": {"num_experts_per_tok": "2"}})",

@@ -22,8 +22,9 @@
 /// "embedding.weight" for "embeddings.weight", and hold one tensor for each expert
 /// ("...mixer.experts.3.up_proj.weight") or the stack ("...mixer.experts.up_proj"). A stack
 /// "...experts.gate_up_proj" of gated experts is two tensors for each expert, gate_proj and up_proj, which
-/// are the two halves of the expert's rows. One model may mix both forms. Names may begin with the prefixes of data/hf/language_part.h; prefixes of wrappers are not written
-/// again. "...rotary_emb.inv_freq" of older files is not read, and not written again.
+/// are the two halves of the expert's rows. One model may mix both forms. Names may begin with the prefixes
+/// of data/hf/language_part.h; prefixes of wrappers are not written again. "...rotary_emb.inv_freq" of
+/// older files is not read, and not written again.
 namespace nemocube {
 
 struct NamedTensor {

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "model/blocks/attention/attention_config.h"
+#include "model/blocks/gated_delta_net/gated_delta_net_config.h"
 #include "model/blocks/mamba/mamba_config.h"
 #include "model/blocks/mlp/mlp_config.h"
 #include "model/blocks/moe/moe_config.h"
@@ -29,8 +30,9 @@ struct BlockConfig {
   MlpConfig mlp;
   MambaConfig mamba;
   MoeConfig moe;
+  GatedDeltaNetConfig gated_delta_net;
 
-  /// The sizes of all kinds.
+  /// The sizes of kinds that blocks of one model may have of their own. Families hand over those of others.
   void visit(ConfigKeys& keys) {
     attention.visit(keys);
     mlp.visit(keys);

@@ -7,6 +7,7 @@
 
 #include "core/allocator.h"
 #include "model/blocks/attention/attention_block.h"
+#include "model/blocks/gated_delta_net/gated_delta_net_block.h"
 #include "model/blocks/linear_layer/linear_block.h"
 #include "model/blocks/mamba/mamba_block.h"
 #include "model/blocks/mlp/mlp_block.h"
@@ -15,7 +16,8 @@
 namespace nemocube {
 
 std::span<const BlockKind> block_kinds() {
-  static const std::array all{mamba_block, attention_block, mlp_block, moe_block, linear_block};
+  static const std::array all{mamba_block, attention_block, mlp_block,
+                              moe_block,   linear_block,    gated_delta_net_block};
   return all;
 }
 

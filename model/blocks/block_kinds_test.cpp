@@ -28,7 +28,7 @@ TEST_CASE("block kinds: found by letter, name and alias, and by nothing else") {
     text << kind;
     CHECK(names.insert(text.str()).second);
   }
-  CHECK(names == std::set<std::string>{"attention", "linear", "mamba", "mlp", "moe"});
+  CHECK(names == std::set<std::string>{"attention", "gated_delta_net", "linear", "mamba", "mlp", "moe"});
   CHECK_FALSE(find_block_kind('X'));
   CHECK_FALSE(find_block_kind(std::string_view("conv")));
   CHECK_FALSE(find_block_kind(std::string_view("")));
@@ -37,16 +37,21 @@ TEST_CASE("block kinds: found by letter, name and alias, and by nothing else") {
 TEST_CASE("block kinds: each tensor of a model has a row, and each row is in some model") {
   std::set<std::string_view> rows;
   const ModelConfig config = tiny_config_with_all_tensors();
-  for (const ModelConfig& of : {config, tiny_llama_config(), tiny_windowed_config(NormKind::layernorm),
-                                tiny_config("L"), tiny_baichuan_config(), tiny_gated_experts_config()})
+  for (const ModelConfig& of :
+       {config, tiny_llama_config(), tiny_windowed_config(NormKind::layernorm), tiny_config("L"),
+        tiny_baichuan_config(), tiny_gated_experts_config(), tiny_delta_net_config()})
     for (const TensorSpec& spec : tensor_specs(of)) {
       REQUIRE(spec.cut);
       CHECK(spec.id.whole() == spec.module.whole());
       const std::optional<BlockKind> kind = of.kind_of(spec.id);
       CHECK(kind.has_value() == spec.id.block_of_model().has_value());
       if (!spec.id.in_mixer()) continue;
-      const BlockTensor* row = find_block_tensor(*kind, spec.id.member);
-      REQUIRE(row);
+      const BlockConfig& sizes = of.of_tensor(spec.id);
+      const auto row = std::ranges::find_if((*kind)->tensors(), [&](const BlockTensor& t) {
+        return t.name == spec.id.member && t.shape(sizes).has_value();
+      });
+      REQUIRE(row != (*kind)->tensors().end());
+      CHECK(find_block_tensor(*kind, spec.id.member) != nullptr);
       rows.insert(row->name);
       CHECK(row->law == spec.law);
       CHECK(&row->cut == spec.cut);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/blocks/block_kind.h"
+#include "model/blocks/scan_words.h"
 #include "model/tensor_spec.h"
 
 /// All that the program knows of a kind of block, in one place: its folder in model/blocks. docs/new_block.md
@@ -54,11 +55,15 @@ struct BlockCores {
   struct Attention {
     std::int64_t heads, kv_heads, head_dim;
   };
-  /// A Mamba-2 scan with its convolution: context parallelism deals heads; norm groups may span
-  /// tensor-parallel ranks.
+  /// A scan with its convolution, of Mamba-2 or Gated DeltaNet: context parallelism deals heads; norm groups
+  /// may span tensor-parallel ranks.
   struct Scan {
-    std::int64_t heads, head_dim, groups, state_size;
-    bool normed;  ///< a norm of groups follows
+    std::int64_t heads, head_dim;  ///< of the values that the scan reads and returns
+    /// Groups of B and C, or key heads of queries and keys, each shared by the heads of a group.
+    std::int64_t groups, state_size;
+    bool normed;                       ///< a norm of groups follows
+    std::int64_t numbers_of_head = 1;  ///< that each head reads of a token beside its values: dt, or a and b
+    ScanWords words = {};
   };
   /// Routed experts: rows go to the ranks of their experts and come back.
   struct Experts {

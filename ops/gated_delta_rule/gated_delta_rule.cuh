@@ -221,9 +221,10 @@ __device__ inline void store_transposed(PairTile& to, const float (&values)[own]
 /// In: the unit lower triangular matrix I + A transposed, with zeros below its diagonal. Out: (I + A)^-1. All
 /// tile_threads; between barriers. Only the first n rows of A differ from zero.
 ///
-/// Blocks of 16 x 16. Those on the diagonal are inverted row by row; each of their columns has four threads.
-/// Then those below, diagonal by diagonal: of block (i, j) the sum over j <= k < i of A_ik times the inverse's
-/// block (k, j), times minus the inverse's block (i, i). A stays transposed above the diagonal until the end.
+/// Blocks of 16 x 16. Those on the diagonal are inverted row by row; each of their columns has four
+/// threads. Then those below, diagonal by diagonal: of block (i, j) the sum over j <= k < i of A_ik times
+/// the inverse's block (k, j), times minus the inverse's block (i, i). A stays transposed above the
+/// diagonal until the end.
 __device__ inline void invert(PairTile& matrix, int n) {
   constexpr int size = 16, of_column = tile_threads / tile;
   const int thread = static_cast<int>(threadIdx.x), column = thread / of_column, sub = thread % of_column,

@@ -139,9 +139,13 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
   // The layers of Qwen 3.5 9B, and a quarter of their heads on the CPU.
   DeltaRuleOptions o{.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128};
   if (options.device.is_cuda()) {
-    if (options.emulated) o.key_heads = o.value_heads = 1;
-    add_cases(cases, options.emulated ? 1 : 4, options.emulated ? 128 : 4096, o, options, "chunked",
-              "recurrent");
+    std::int64_t count = 4, length = 4096;
+    if (options.emulated) {
+      count = o.key_heads = 1;
+      o.value_heads = options.nano ? 2 : 1;
+      length = options.nano ? 2048 : 128;
+    }
+    add_cases(cases, count, length, o, options, "chunked", "recurrent");
     return cases;
   }
   o.key_heads /= 4;

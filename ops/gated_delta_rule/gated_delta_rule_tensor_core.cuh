@@ -2,10 +2,11 @@
 #include "ops/gated_delta_rule/gated_delta_rule.cuh"
 #include "ops/mma_chunks.cuh"
 
-/// Parts of the kernels that form products on tensor cores, for bf16 and keys and values of 128. Rows of q, k,
-/// v and d_o are operands as they are; what normalises them and decays are factors of sums. Operands that are
-/// themselves results (states, U, products between tokens) are rounded to bf16. Inverses of triangular systems
-/// are f32, and are two operands of bf16 each: a value rounded, and what rounding leaves. All sums are f32.
+/// Parts of the kernels that form products on tensor cores, for bf16 and keys and values of 128. Rows of q,
+/// k, v and d_o are operands as they are; what normalises them and decays are factors of sums. Operands
+/// that are themselves results (states, U, products between tokens) are rounded to bf16. Inverses of
+/// triangular systems are f32, and are two operands of bf16 each: a value rounded, and what rounding
+/// leaves. All sums are f32.
 namespace nemocube::cuda::delta_rule {
 
 using mma_chunks::Element;

@@ -348,8 +348,8 @@ __device__ void set_state_product(FragmentC (&sums)[1][8], const RowTile& rows, 
   }
 }
 
-/// sums += 16 rows, from `row` on, of a matrix with an element for each pair of tokens (or its transpose), its
-/// columns times factors, times 64 columns of rows.
+/// sums += 16 rows, from `row` on, of a matrix with an element for each pair of tokens (or its transpose),
+/// its columns times factors, times 64 columns of rows.
 template <bool transposed>
 __device__ void add_pair_product(FragmentC (&sums)[1][8], const SharedTile<piece>& pairs,
                                  const float (&factors)[tile], const RowTile& rows, int row, int col,

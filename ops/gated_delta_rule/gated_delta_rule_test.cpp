@@ -116,8 +116,8 @@ TEST_CASE("gated_delta_rule: gradients in f32 and bf16 against f64" * doctest::t
                              dtype, device);
     for (Tensor& t : aligned.in) t = t.clone();  // rows that 16-byte accesses can read
     check(with_initial(aligned), 70);
-    // Heads of more than one tile of 64, and small ones. (Of a key of one element the normalised row is almost
-    // constant: its gradient would be rounding.)
+    // Heads of more than one tile of 64, and small ones. (Of a key of one element the normalised row is
+    // almost constant: its gradient would be rounding.)
     check(make_case({66}, {.key_heads = 1, .value_heads = 1, .key_dim = 70, .value_dim = 66}, dtype, device),
           66);
     check(make_case({5, 66}, {.key_heads = 2, .value_heads = 2, .key_dim = 3, .value_dim = 1}, dtype, device),
@@ -134,7 +134,8 @@ void check_finite(const std::vector<Tensor>& got) {
   }
 }
 
-/// Against the recurrence in f64. The terms of decays' gradients are `cancelled` times as large as their sums.
+/// Against the recurrence in f64. The terms of decays' gradients are `cancelled` times as large as their
+/// sums.
 void check_hard(const Case& c, const char* variant, double cancelled = 1) {
   const DType dtype = c.in[2].dtype();
   const Tensor d_o = random_tensor(c.in[2].shape(), dtype, 9);

@@ -8,7 +8,7 @@
 
 #include "core/host_wait.h"
 #include "ops/open_gate.h"
-#include "ops/router/router_cases.h"
+#include "ops/router/test_cases.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;

@@ -3,8 +3,8 @@
 #include <array>
 
 #include "core/host_wait.h"
-#include "ops/router/router_cases.h"
 #include "ops/router/router_kernels.h"
+#include "ops/router/test_cases.h"
 #include "tests/support/gradcheck.h"
 
 using namespace nemocube;

@@ -61,10 +61,12 @@ Var concat_last(Context& ctx, const Var& a, const Var& b) {
 
 Var reshape(Context& ctx, const Var& x, const Shape& shape) {
   Var y = make_result(x.value().reshape(shape), ctx.records({&x}));
-  if (y.needs_grad())
-    ctx.tape->record("reshape", [in = x.node(), out = y.node()] {
-      if (out->filled()) in->add(out->take().as_contiguous().reshape(in->shape()));
-    });
+  if (!y.needs_grad()) return y;
+  if (x.node()->again) y.node()->again = [again = x.node()->again, shape] { return again().reshape(shape); };
+  ctx.tape->record("reshape", [in = x.node(), out = y.node()] {
+    out->again = {};
+    if (out->filled()) in->add(out->take().as_contiguous().reshape(in->shape()));
+  });
   return y;
 }
 

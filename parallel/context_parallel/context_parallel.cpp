@@ -1,8 +1,10 @@
 #include "parallel/context_parallel/context_parallel.h"
 
 #include "model/blocks/attention/attention.h"
+#include "model/blocks/gated_delta_net/gated_delta_net.h"
 #include "model/blocks/mamba/mamba.h"
 #include "parallel/context_parallel/attention_cores.h"
+#include "parallel/context_parallel/delta_net_core.h"
 #include "parallel/context_parallel/mamba_core.h"
 #include "parallel/context_parallel/sequence_cut.h"
 
@@ -16,6 +18,8 @@ ContextParallel::ContextParallel(Stack& model, Communicator& group, ContextAtten
     mixer->set_core(attention == ContextAttention::ring ? ring_attention(group) : all_gather_attention(group),
                     model.token_rows);
   for (MambaMixer* mixer : model.mixers<MambaMixer>()) mixer->set_core_runner(context_parallel_mamba(group));
+  for (GatedDeltaNetMixer* mixer : model.mixers<GatedDeltaNetMixer>())
+    mixer->set_core_runner(context_parallel_delta_net(group));
 }
 
 Sequences ContextParallel::own(const Sequences& whole) const {

@@ -8,10 +8,10 @@ namespace nemocube {
 enum class ContextAttention : std::uint8_t { ring, all_gather };
 
 /// Context parallelism of a model: every rank of the group computes with its part of each sequence
-/// (SequenceCut), except inside attention and Mamba, whose cores the ranks compute together. Parameters are
-/// the same on all ranks, and their gradients are to be added. A group of one rank installs nothing.
-/// TensorParallel cuts the rows of MoE blocks, by own() of this object. No seam of the model is set by both,
-/// so the two may be installed in any order.
+/// (SequenceCut), except inside attention, Mamba and Gated DeltaNet, whose cores the ranks compute
+/// together. Parameters are the same on all ranks, and their gradients are to be added. A group of one rank
+/// installs nothing. TensorParallel cuts the rows of MoE blocks, by own() of this object. No seam of the
+/// model is set by both, so the two may be installed in any order.
 class ContextParallel {
  public:
   /// Throws Error where check_context_parallel() does. The model and the group must outlive this object.

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "parallel/context_parallel/dealt_heads.h"
 #include "parallel/context_parallel/mamba_core.h"
 #include "parallel/context_parallel/test_support.h"
 #include "tests/support/compare.h"
@@ -142,7 +143,7 @@ TEST_CASE("context parallel Mamba: one rank has the bits of the core; elements s
         inputs_of(problem.core, SequenceCut(whole, c, cp.rank()).local().tokens(), DType::f32));
     *bytes.data<std::int64_t>() += cp.stats(Operation::all_to_all).bytes_sent;
     cp.all_reduce(bytes);
-    const MambaHeadCut cut = cut_mamba_heads(24, groups, c);
+    const ScanHeadCut cut = cut_scan_heads(24, groups, c, mamba_words);
     CHECK(bytes.item<std::int64_t>() ==
           2 * 4 * (c - 1) * tokens * (2 * cut.heads * 2 + 2 * cut.groups * 3 + cut.heads));
   }

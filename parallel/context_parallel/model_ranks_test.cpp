@@ -2,6 +2,7 @@
 
 #include "model/test_models.h"
 #include "parallel/context_parallel/attention_cores.h"
+#include "parallel/context_parallel/dealt_heads.h"
 #include "parallel/context_parallel/mamba_core.h"
 #include "parallel/context_parallel/sequence_cut.h"
 #include "tests/support/ranks.h"

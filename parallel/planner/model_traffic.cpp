@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "core/range.h"
-#include "parallel/context_parallel/mamba_core.h"
+#include "parallel/context_parallel/dealt_heads.h"
 #include "parallel/context_parallel/sequence_cut.h"
 #include "parallel/expert_parallel/expert_groups.h"
 
@@ -187,9 +187,9 @@ void ModelTraffic::add_scan(RankTraffic& traffic, const GridPlace& place, const 
     traffic.all_reduce(Group::state_replicas, own * groups, accumulate_dtype(load_.dtype),
                        times.forward + times.backward);
   if (c == 1) return;
-  const MambaHeadCut cut = cut_mamba_heads(heads, groups, c);
+  const ScanHeadCut cut = cut_scan_heads(heads, groups, c, scan.words);
   const std::int64_t results = cut.heads * scan.head_dim,
-                     inputs = results + 2 * cut.groups * scan.state_size + cut.heads,
+                     inputs = results + 2 * cut.groups * scan.state_size + scan.numbers_of_head * cut.heads,
                      own_to_all = (c - 1) * own, all_to_own = sum(rows_of_cp_) - own;
   traffic.all_to_all(Group::cp, own_to_all * inputs, load_.dtype, times.forward);
   traffic.all_to_all(Group::cp, all_to_own * results, load_.dtype, times.forward);

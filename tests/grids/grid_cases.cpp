@@ -1,5 +1,7 @@
 #include "tests/grids/grid_cases.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -177,6 +179,23 @@ const std::vector<FamilyModel>& family_models() {
                                  {"moe_intermediate_size", 4},
                                  {"norm_topk_prob", true},
                                  {"mlp_only_layers", {1}}}),
+      family_model("qwen3_5_text", {{"full_attention_interval", 2},
+                                    {"partial_rotary_factor", 0.5},
+                                    {"linear_num_key_heads", 2},
+                                    {"linear_num_value_heads", 16},
+                                    {"linear_key_head_dim", 3},
+                                    {"linear_value_head_dim", 2},
+                                    {"linear_conv_kernel_dim", 3}}),
+      family_model("qwen3_5_moe_text", {{"full_attention_interval", 4},
+                                        {"partial_rotary_factor", 0.5},
+                                        {"linear_num_key_heads", 4},
+                                        {"linear_num_value_heads", 16},
+                                        {"linear_key_head_dim", 2},
+                                        {"linear_value_head_dim", 1},
+                                        {"num_experts", 8},
+                                        {"num_experts_per_tok", 2},
+                                        {"moe_intermediate_size", 4},
+                                        {"shared_expert_intermediate_size", 8}}),
       // Eight blocks in five layers.
       family_model("nemotron-nas", {{"num_hidden_layers", 5},
                                     {"block_configs",
@@ -200,6 +219,12 @@ const std::vector<FamilyModel>& family_models() {
 }
 
 std::vector<FamilyModel> family_models_of(std::size_t number, bool all) {
+  if (const char* wish = std::getenv("NEMOCUBE_FAMILY"); wish && *wish) {
+    const auto wished = std::ranges::find(family_models(), std::string_view(wish), &FamilyModel::name);
+    require(wished != family_models().end(), "NEMOCUBE_FAMILY: no family ", wish,
+            " among those of the grids");
+    return {*wished};
+  }
   if (all) return family_models();
   return {family_models()[number % family_models().size()]};
 }

@@ -35,7 +35,8 @@ struct FamilyModel {
   ModelConfig config;
 };
 const std::vector<FamilyModel>& family_models();
-/// Those of them that case `number` of a run tries: all with `all`, else one after another.
+/// Those of them that case `number` of a run tries: that which the environment variable NEMOCUBE_FAMILY
+/// names, all with `all`, else one after another.
 std::vector<FamilyModel> family_models_of(std::size_t number, bool all);
 /// The case for a model without experts.
 GridCase without_experts(GridCase c);

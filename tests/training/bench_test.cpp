@@ -100,7 +100,7 @@ TEST_CASE("bench op: the table has its legend, aligned columns and no GFLOP/s wh
   const std::vector<std::string> lines = lines_of(run.out);
   const auto header = std::ranges::find_if(lines, [](const std::string& l) { return l.starts_with("op  "); });
   REQUIRE(header != lines.end());
-  CHECK(lines.end() - header == 5);
+  CHECK(lines.end() - header == 9);
   for (auto row = header + 1; row != lines.end(); ++row) {
     CHECK(row->substr(header->find("shape")).starts_with("tokens="));
     CHECK(row->substr(header->find("bound"))

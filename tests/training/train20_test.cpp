@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tests/training/run_support.h"
 
@@ -27,7 +28,8 @@ std::vector<Json> train20(const std::vector<std::string>& overrides, const char*
 }
 
 // Compares every step with what PyTorch computed.
-void check_train20(const std::vector<std::string>& overrides, double rel, const char* golden = "train20") {
+void check_train20(const std::vector<std::string>& overrides, double rel, const char* golden = "train20",
+                   std::optional<double> rel_of_norm = {}) {
   CAPTURE(golden);
   const auto got = train20(overrides, golden);
   const Json want = read_json_file(source_dir() / "tests" / "goldens" / golden / "expected.json");
@@ -38,7 +40,7 @@ void check_train20(const std::vector<std::string>& overrides, double rel, const 
     CHECK(got[i]["step"] == want[i]["step"]);
     CHECK(got[i]["num_label_tokens"] == want[i]["num_label_tokens"]);
     CHECK(relative(got[i]["loss"], want[i]["loss"]) <= rel);
-    CHECK(relative(got[i]["grad_norm"], want[i]["grad_norm"]) <= rel);
+    CHECK(relative(got[i]["grad_norm"], want[i]["grad_norm"]) <= rel_of_norm.value_or(rel));
     CHECK(relative(got[i]["lr"], want[i]["lr"]) <= 1e-12);
   }
 }
@@ -57,6 +59,8 @@ TEST_CASE("train20: models of other families follow PyTorch as well") {
   // Norms behind mixers, with weights around 1, enlarge the rounding of f32 in gradients: PyTorch's own steps
   // in f32 and f64 have norms that differ by 2e-5.
   for (const char* golden : {"gemma3", "gemma3_biases"}) check_train20({}, 1e-4, golden);
+  // The delta rule normalises keys, and its results, of few channels: PyTorch's own norms differ by 2e-4.
+  for (const char* golden : {"qwen3_5", "qwen3_5_moe"}) check_train20({}, 2e-5, golden, 1e-3);
 }
 
 TEST_CASE("train20: the other kernel variants follow PyTorch as well") {

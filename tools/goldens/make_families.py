@@ -46,9 +46,9 @@ SMALL = dict(
 # The model_type of a family, and its classes without "Config" and "ForCausalLM".
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral3": "Ministral3", "qwen2": "Qwen2", "qwen3": "Qwen3",
            "qwen3_moe": "Qwen3Moe", "nemotron-nas": "DeciLM", "gemma3_text": "Gemma3", "phi": "Phi", "baichuan": "Baichuan",
-           "falcon_h1": "FalconH1"}
-CONFIGS = {"gemma3_text": "Gemma3Text"}  # where the class of the config has another name
-MODULES = {"gemma3_text": "gemma3"}  # where the module of the classes has another name than the family
+           "falcon_h1": "FalconH1", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
+CONFIGS = {"gemma3_text": "Gemma3Text", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText"}  # where the class of the config has another name
+MODULES = {"gemma3_text": "gemma3", "qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"}  # where the module of the classes has another name than the family
 # Of families that transformers does not have.
 ORACLES = {"nemotron-nas": decilm_oracle.DeciLMForCausalLM, "baichuan": baichuan_oracle.BaichuanForCausalLM}
 
@@ -147,6 +147,32 @@ CASES = {
             num_hidden_layers=3, intermediate_size=8, num_key_value_heads=2, head_dim=4, tie_word_embeddings=True, attention_bias=True,
             num_experts=3, num_experts_per_tok=2, moe_intermediate_size=4, norm_topk_prob=False, mlp_only_layers=[1],
             rope_parameters=dict(rope_type="default", rope_theta=100.0),
+        ),
+    ),
+    # Two value heads for each key head. The norm behind the delta rule makes the first token's result nearly a sign, (q k) / |q k|
+    # times the value, which a large epsilon smoothes: with a small one runs in float32 and float64 part after a few steps.
+    "qwen3_5": dict(
+        family="qwen3_5_text",
+        seed=32,
+        by_hand=False,
+        keys=dict(
+            num_hidden_layers=3, intermediate_size=8, num_key_value_heads=2, head_dim=8, tie_word_embeddings=False, attention_bias=True,
+            rms_norm_eps=0.1, layer_types=["linear_attention", "full_attention", "linear_attention"], linear_num_key_heads=2,
+            linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=5, linear_conv_kernel_dim=3,
+            rope_parameters=dict(
+                rope_type="default", rope_theta=100.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0], mrope_interleaved=True),
+        ),
+    ),
+    "qwen3_5_moe": dict(
+        family="qwen3_5_moe_text",
+        seed=33,
+        by_hand=True,
+        experts_apart=True,
+        keys=dict(
+            intermediate_size=None, num_key_value_heads=2, head_dim=4, tie_word_embeddings=True, full_attention_interval=2, rms_norm_eps=0.1,
+            linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=4, linear_value_head_dim=4, num_experts=4,
+            num_experts_per_tok=2, moe_intermediate_size=4, shared_expert_intermediate_size=6, attn_output_gate=True,
+            rope_parameters=dict(rope_type="default", rope_theta=100.0, partial_rotary_factor=0.5),
         ),
     ),
     # Every form of a layer. The width of an MLP is a multiple of 256, so the model is narrow otherwise.
@@ -509,7 +535,7 @@ def make_case(name, case, out, report):
 ADAPTED = {
     "llama": ["q_proj", "down_proj"], "mistral": ["v_proj", "gate_proj"], "ministral3": ["k_proj", "up_proj"],
     "qwen2": ["q_proj", "o_proj"], "qwen3": ["k_proj", "o_proj"], "gemma3": ["q_proj", "down_proj"],
-    "qwen3_moe": ["v_proj"], "gemma3_biases": ["o_proj", "lm_head"], "phi": ["k_proj", "dense", "fc1"], "phi_norms": ["fc2", "lm_head"],
+    "qwen3_moe": ["v_proj"], "qwen3_5": ["in_proj_qkv", "in_proj_b", "q_proj"], "gemma3_biases": ["o_proj", "lm_head"], "phi": ["k_proj", "dense", "fc1"], "phi_norms": ["fc2", "lm_head"],
     # PEFT refuses out_proj and conv1d of this family.
     "falcon_h1": ["in_proj", "o_proj"],
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
@@ -82,9 +83,11 @@ void inspect_model(const InspectArguments& options) {
   }
   std::cout << std::left << "blocks      " << config.num_layers() << "  " << to_pattern(config.blocks)
             << '\n';
+  std::size_t width = 10;
+  for (const BlockKind kind : config.kinds()) width = std::max(width, name_of(kind).size() + 1);
   for (const BlockKind kind : block_kinds())
     if (config.count(kind) > 0)
-      std::cout << "  " << std::setw(10) << name_of(kind) << config.count(kind) << '\n';
+      std::cout << "  " << std::setw(static_cast<int>(width)) << name_of(kind) << config.count(kind) << '\n';
   if (config.attention.window > 0)
     std::cout << "  a query sees " << counted(config.attention.window, "key")
               << " at most (sliding_window)\n";

@@ -11,7 +11,7 @@
 #include "data/hf/families/family.h"
 #include "data/hf/language_part.h"
 #include "data/hf/module_names.h"
-#include "parallel/context_parallel/mamba_core.h"
+#include "parallel/context_parallel/dealt_heads.h"
 #include "parallel/schedule/check.h"
 #include "parallel/schedule/csv.h"
 #include "parallel/schedule/stages.h"

@@ -475,7 +475,8 @@ TEST_CASE("train_step: routers of layers with different numbers of experts count
   Trainer t(tiny_pruned_config());
   const TestBatch batch = random_batch(t.model.config(), {9, 4}, 64);
   std::vector<std::vector<double>> before;
-  for (const MoeMixer* moe : t.model.moe_layers()) before.push_back(moe->correction_bias()->value.to_vector());
+  for (const MoeMixer* moe : t.model.moe_layers())
+    before.push_back(moe->correction_bias()->value.to_vector());
   StepOptions options = step_options();
   options.expert_bias_rate = 0.01;
   const std::vector<TokenBatch> one{token_batch(batch)};

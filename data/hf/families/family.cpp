@@ -14,14 +14,16 @@
 #include "data/hf/families/phi/phi.h"
 #include "data/hf/families/qwen/qwen2.h"
 #include "data/hf/families/qwen/qwen3.h"
+#include "data/hf/families/qwen/qwen3_5.h"
 #include "data/hf/families/qwen/qwen3_moe.h"
 
 namespace nemocube {
 
 std::span<const Family* const> families() {
-  static constexpr std::array all{&nemotron_h_family, &llama_family, &mistral_family,   &ministral3_family,
-                                  &qwen2_family,      &qwen3_family, &qwen3_moe_family, &decilm_family,
-                                  &gemma3_family,     &phi_family,   &baichuan_family,  &falcon_h1_family};
+  static constexpr std::array all{
+      &nemotron_h_family, &llama_family,     &mistral_family,  &ministral3_family,  &qwen2_family,
+      &qwen3_family,      &qwen3_moe_family, &qwen3_5_family,  &qwen3_5_moe_family, &decilm_family,
+      &gemma3_family,     &phi_family,       &baichuan_family, &falcon_h1_family};
   return all;
 }
 

@@ -8,6 +8,7 @@
 
 #include "model/blocks/attention/alibi_slopes.h"
 #include "ops/attention/partial_attention.h"
+#include "ops/gated_activation/gated_activation.h"
 #include "ops/scale_columns/scale_columns.h"
 #include "ops/view/view.h"
 
@@ -32,6 +33,7 @@ struct AttentionMixer::State final : MixerState {
 AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& name)
     : all_heads_(sources.config.attention.num_attention_heads),
       alibi_(sources.config.attention.alibi),
+      output_gate_(sources.config.attention.output_gate),
       input_multiplier_(sources.config.attention.input_multiplier),
       output_multiplier_(sources.config.attention.output_multiplier),
       o_proj_(sources, name / "o_proj", PointRole::way_out) {
@@ -44,7 +46,7 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
     q_proj_.emplace(sources, name / "q_proj");
     k_proj_.emplace(sources, name / "k_proj");
     v_proj_.emplace(sources, name / "v_proj");
-    options_.heads = q_proj_->out_features() / config.head_dim;
+    options_.heads = q_proj_->out_features() / ((output_gate_ ? 2 : 1) * config.head_dim);
     options_.kv_heads = k_proj_->out_features() / config.head_dim;
     SharedWays* const way_in = sources.way_in();
     sources.points.emplace(name / "qkv.input",
@@ -150,11 +152,13 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
 }
 
 namespace {
-/// The norm of each head of the rows.
-Var normed_heads(Context& ctx, const Norm& norm, const Var& x, std::int64_t head_dim) {
-  const Shape rows = x.shape();
-  const Var heads = reshape(ctx, x, {rows.numel() / head_dim, head_dim});
-  return reshape(ctx, norm(ctx, heads), rows);
+/// The heads of rows [T, heads head_dim], one after another: [T heads, head_dim].
+Var heads_of(Context& ctx, const Var& x, std::int64_t head_dim) {
+  return reshape(ctx, x, {x.value().numel() / head_dim, head_dim});
+}
+/// The reverse, for so many heads.
+Var rows_of_heads(Context& ctx, const Var& x, std::int64_t heads) {
+  return reshape(ctx, x, {x.value().rows() / heads, heads * x.value().cols()});
 }
 
 /// One more than the last position of any token.
@@ -179,9 +183,16 @@ Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
     k = (*k_proj_)(ctx, in, sequences);
     v = (*v_proj_)(ctx, in, sequences);
   }
+  const std::int64_t width = options_.head_dim;
+  Var gate;  // of each head
   if (q_norm_) {
-    q = normed_heads(ctx, *q_norm_, q, options_.head_dim);
-    k = normed_heads(ctx, *k_norm_, k, options_.head_dim);
+    Var heads = heads_of(ctx, q, output_gate_ ? 2 * width : width);
+    if (output_gate_) {
+      const auto halves = split_last(ctx, heads, std::array{width, width});
+      heads = halves[0], gate = halves[1];
+    }
+    q = rows_of_heads(ctx, (*q_norm_)(ctx, heads), options_.heads);
+    k = rows_of_heads(ctx, (*k_norm_)(ctx, heads_of(ctx, k, width)), options_.kv_heads);
   }
   if (rope_.type != RopeType::none) {
     const RotaryFrequencies frequencies =
@@ -203,6 +214,10 @@ Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   else
     y = core_ ? core_(ctx, q, k, v, options, sequences)
               : attention(ctx, q, k, v, options, sequences, sequences);
+  if (output_gate_) {
+    const Var gated = gated_activation(ctx, gate, heads_of(ctx, y, width), GateActivation::sigmoid);
+    y = rows_of_heads(ctx, gated, options_.heads);
+  }
   return scale(ctx, o_proj_(ctx, y, sequences), output_multiplier_);
 }
 

@@ -20,6 +20,9 @@ constexpr CutRule keys_or_values{
         },
     .shared = SharedHeads::key_value};
 
+/// Of q_proj.
+std::int64_t query_rows(const C& c) { return (c.attention.output_gate ? 2 : 1) * c.attention.q_width(); }
+
 /// Of a mixer with three projections.
 std::optional<Shape> projection(const C& c, std::int64_t width) {
   return shape_if(!c.attention.packed, width, c.hidden_size);
@@ -58,9 +61,9 @@ const BlockTensor tensor_table[] = {
     {"qkv_proj.weight",
      [](const C& c) { return shape_if(c.attention.packed, 3 * c.attention.q_width(), c.hidden_size); },
      InitialLaw::input, packed_projections},
-    {"q_proj.weight", [](const C& c) { return projection(c, c.attention.q_width()); }, InitialLaw::input,
+    {"q_proj.weight", [](const C& c) { return projection(c, query_rows(c)); }, InitialLaw::input,
      cut_by_columns},
-    {"q_proj.bias", [](const C& c) { return shape_if(c.attention.qkv_bias, c.attention.q_width()); },
+    {"q_proj.bias", [](const C& c) { return shape_if(c.attention.qkv_bias, query_rows(c)); },
      InitialLaw::zero, cut_by_columns},
     {"k_proj.weight", key_or_value, InitialLaw::input, keys_or_values},
     {"k_proj.bias", key_or_value_bias, InitialLaw::zero, keys_or_values},
@@ -92,6 +95,8 @@ class AttentionBlock final : public BlockType {
     require(!c.attention.packed || (c.attention.num_key_value_heads == c.attention.num_attention_heads &&
                                     !c.attention.qkv_bias && !c.attention.head_norm),
             "qkv_proj: want as many key-value heads as query heads, and neither biases nor norms of heads");
+    require(!c.attention.output_gate || (c.attention.head_norm && !c.attention.packed),
+            "attn_output_gate: want norms of heads, and not one layer qkv_proj");
     check_range("scale of the scores", c.attention.score_scale, 0, largest_number);
     check_range("key_multiplier", c.attention.key_multiplier, std::numeric_limits<double>::min(),
                 largest_number);
@@ -125,7 +130,7 @@ class AttentionBlock final : public BlockType {
     const double h = real(c.hidden_size), heads = real(c.attention.num_attention_heads) / real(of.tp),
                  kv = std::max(1.0, real(c.attention.num_key_value_heads) / real(of.tp)),
                  width = real(c.attention.head_dim);
-    work.product(products, rows.all, h, width * (heads + 2 * kv));
+    work.product(products, rows.all, h, width * ((c.attention.output_gate ? 2 : 1) * heads + 2 * kv));
     work.product(products, rows.all, width * heads, h);
     // Keys that a query sees on average: those of the causal half, or of the window in it.
     const double window = real(c.attention.window);
@@ -136,6 +141,7 @@ class AttentionBlock final : public BlockType {
     work.operations(BlockWork::Part::attention, scores, 2.5 * scores);
     const double of_heads = rows.all * width * (heads + kv);
     if (c.attention.head_norm) work.numbers(2 * of_heads, 3 * of_heads);
+    if (c.attention.output_gate) work.numbers(3 * rows.all * width * heads, 5 * rows.all * width * heads);
     if (c.attention.rope.type != RopeType::none) work.numbers(2 * of_heads, 2 * of_heads);
     for (const double factor : {c.attention.input_multiplier, c.attention.output_multiplier})
       if (factor != 1) work.numbers(2 * rows.all * h, 2 * rows.all * h);
@@ -153,7 +159,9 @@ class AttentionBlock final : public BlockType {
         c.attention.head_norm ? q + k + of.wide(rows.all * heads) + of.wide(rows.all * kv) : 0;
     const std::int64_t scaled =
         c.attention.input_multiplier != 1 ? of.stored(rows.all * real(c.hidden_size)) : 0;
-    return {scaled + normed + 2 * q + 2 * k + of.wide(rows.all * heads),
+    // A gate is kept beside the result; what goes to o_proj is computed again in backward.
+    const std::int64_t gate = c.attention.output_gate ? q : 0;
+    return {scaled + normed + gate + 2 * q + 2 * k + of.wide(rows.all * heads),
             2 * q + 2 * k + 2 * of.wide(rows.all * kv * width)};
   }
   // Keys and values of a sequence lie in buffers that double when they are full.

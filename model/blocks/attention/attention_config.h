@@ -28,6 +28,9 @@ struct AttentionConfig {
   /// A norm of each head's queries and keys before the rotary embedding, with the weights q_norm and k_norm
   /// [head_dim], which all heads share.
   std::optional<NormKind> head_norm = {};
+  /// Each head's result is multiplied by sigmoid(g). Of each head q_proj has the rows of the queries, then
+  /// those of g. There are then norms of heads, and not one layer qkv_proj.
+  bool output_gate = false;
   std::int64_t window = 0;  ///< keys that a query sees, its own included; 0: all before it
 
   std::int64_t q_width() const { return num_attention_heads * head_dim; }

@@ -1,9 +1,12 @@
 #pragma once
 #include "model/blocks/linear.h"
+#include "model/blocks/scan_words.h"
 #include "ops/gated_rmsnorm/gated_rmsnorm.h"
 #include "ops/ssd_scan/ssd_scan.h"
 
 namespace nemocube {
+
+inline constexpr ScanWords mamba_words{"Mamba blocks", "heads", "groups of B and C"};
 
 /// The part of a Mamba-2 block between its projections, which needs whole sequences, head by head:
 ///     x, B, C = silu(conv1d(xBC)),  y = ssd_scan(x, dt, B, C)

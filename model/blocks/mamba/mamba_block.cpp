@@ -102,8 +102,12 @@ class MambaBlock final : public BlockType {
             {"n_groups", c.mamba.n_groups, entry(c), SharedHeads::state}};
   }
   BlockCores cores(const C& c) const override {
-    return {.scan = BlockCores::Scan{c.mamba.num_heads, c.mamba.head_dim, c.mamba.n_groups,
-                                     c.mamba.ssm_state_size, c.mamba.norm != MambaNorm::none}};
+    return {.scan = BlockCores::Scan{.heads = c.mamba.num_heads,
+                                     .head_dim = c.mamba.head_dim,
+                                     .groups = c.mamba.n_groups,
+                                     .state_size = c.mamba.ssm_state_size,
+                                     .normed = c.mamba.norm != MambaNorm::none,
+                                     .words = mamba_words}};
   }
 
   void add_work(BlockWork& work, const C& c, const BlockRows& rows, const BlockDivisors& of) const override {

@@ -4,6 +4,7 @@
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/lora/lora.h"
 #include "ops/relu2/relu2.h"
+#include "ops/row_gate/row_gate.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
@@ -22,6 +23,7 @@ MoeMixer::MoeMixer(const MixerSources& sources, const TensorName& name)
     MlpConfig shared;
     shared.gate = moe.gate;
     shared_.emplace(sources, name / "shared_experts", shared);
+    if (moe.shared_expert_gate) shared_gate_.emplace(sources, name / "shared_expert_gate");
   }
   const TensorName entry = name / (shared_ ? "shared_experts.up_proj" : "gate");
   sources.points.emplace(name / "routed.input", TransformPoint{&routed_input_, PointRole::routed_in, entry,
@@ -83,6 +85,7 @@ Var MoeMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
                             router_.experts, record ? record->host : unrecorded);
   Var shared;
   if (shared_) shared = shared_->forward(ctx, x, call);  // while the rows are on their way
+  if (shared_gate_) shared = row_gate(ctx, std::move(shared), (*shared_gate_)(ctx, x, sequences));
   const Var rows = sent.receive(ctx);
   const Var hidden = activate(ctx, through_experts(ctx, rows, sent, *in_, in_adapter_));
   const Var results = through_experts(ctx, hidden, sent, *down_, down_adapter_);

@@ -22,8 +22,9 @@ struct MoeRecord final : MixerRecord {
 
 /// Mixture of experts (docs/moe.md). A router chooses k of E experts for every token; the shared expert, in
 /// models that have one, sees every token:
-///     y = fc2(sum_j w_j expert_j(fc1(x))) + shared(x),  fc1 and fc2 only in models with a latent width
-/// An expert is down relu2(up r), or with a gate down (phi(gate r) * (up r)).
+///     y = fc2(sum_j w_j expert_j(fc1(x))) + g(x) shared(x)
+/// fc1 and fc2 exist only in models with a latent width; g(x) = sigmoid(shared_expert_gate x), or 1. An
+/// expert is down relu2(up r), or with a gate down (phi(gate r) * (up r)).
 class MoeMixer final : public Mixer {
  public:
   MoeMixer(const MixerSources& sources, const TensorName& name);
@@ -66,6 +67,7 @@ class MoeMixer final : public Mixer {
   RowCut rows_;
   std::optional<Linear> fc1_latent_, fc2_latent_;
   std::optional<MlpMixer> shared_;
+  std::optional<Linear> shared_gate_;
   std::unique_ptr<ExpertDispatcher> dispatcher_;
   RouterTotals totals_;
 };

@@ -15,6 +15,8 @@ namespace {
 using C = BlockConfig;
 
 constexpr CutRule own_rows{.style = TensorStyle::sequence_parallel, .always_own_rows = true};
+/// Works on the rows of the residual stream that the rank has.
+constexpr CutRule rows_of_stream{.style = TensorStyle::sequence_parallel};
 constexpr CutRule of_router{
     .module = "gate", .style = TensorStyle::sequence_parallel, .always_own_rows = true};
 // Words of Hugging Face's plans for stacks of experts.
@@ -108,6 +110,9 @@ const BlockTensor tensor_table[] = {
      InitialLaw::output, cut_by_rows},
     {"shared_experts.down_proj.bias", [](const C& c) { return shared_shape(c, c.moe.bias, c.hidden_size); },
      InitialLaw::zero, cut_by_rows_bias},
+    {"shared_expert_gate.weight",
+     [](const C& c) { return shared_shape(c, c.moe.shared_expert_gate, 1, c.hidden_size); },
+     InitialLaw::input, rows_of_stream},
 };
 
 class MoeBlock final : public BlockType {
@@ -169,6 +174,10 @@ class MoeBlock final : public BlockType {
     add_activation_work(work, c.moe.gate, arriving * width);
     const double moved = (rows.routed + rows.routed * choices) * in * 4;  // to the experts' rows and back
     work.numbers(moved / 2, moved / 2);
+    if (c.moe.shared_expert_gate) {
+      work.product(products, rows.all, h, 1);
+      work.numbers(2 * rows.all * h, 3 * rows.all * h);
+    }
     if (c.moe.has_shared_expert())
       add_mlp_work(work, c.moe.gate, rows.all, h, real(c.moe.shared_expert_intermediate_size) / real(of.tp));
   }
@@ -188,7 +197,8 @@ class MoeBlock final : public BlockType {
     // For each choice the input row, the hidden row and the output row. Backward frees what the last
     // operation kept before it forms the gradient of its input, and has done the shared expert before the
     // others.
-    const std::int64_t kept = 2 * outer + shared + latent + scores;
+    const std::int64_t gated_rows = c.moe.shared_expert_gate ? of.stored(rows.all * real(c.hidden_size)) : 0;
+    const std::int64_t kept = 2 * outer + shared + latent + scores + gated_rows;
     if (!c.moe.gate) return {kept + inner, std::max({outer, inner, shared}) + latent};
     // Gate and up projection are kept. What goes to the down projection is computed again in backward, while
     // the gradient that comes from there waits.

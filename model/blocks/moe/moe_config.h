@@ -27,12 +27,15 @@ struct MoeConfig {
   /// Of gated experts, the shared one included, phi(gate x) * (up x); none: squared-ReLU experts. The stack
   /// experts.gate_up_proj has the rows of each expert's gate, then those of its up projection.
   std::optional<GateActivation> gate = {};
+  /// The shared expert's rows are multiplied by sigmoid(w x), with the weight w of shared_expert_gate
+  /// [1, hidden].
+  bool shared_expert_gate = false;
 
   bool has_shared_expert() const { return shared_expert_intermediate_size > 0; }
   /// The stack of the experts' first weights, below the mixer.
   const char* experts_in() const { return gate ? "experts.gate_up_proj" : "experts.up_proj"; }
 
-  /// The keys of nemotron_h. Other values have keys that families spell in their own ways.
+  /// What is not a size has keys that families spell in their own ways, and some families the sizes, too.
   void visit(ConfigKeys& keys);
   bool operator==(const MoeConfig&) const = default;
 };

@@ -116,6 +116,15 @@ void check_fixed(const JsonView& object, const char* key, const char* wish) {
   if (value && value->string() != wish) value->refuse(cat('"', wish, '"'));
 }
 
+/// Hugging Face's class gives every MoE block a shared expert.
+void want_shared_experts(const ModelConfig& config, const JsonView& object) {
+  for (const BlockVariant& variant : ModelSetup(config).variants())
+    require(variant.kind != moe_block || variant.config->moe.has_shared_expert(), object.file(), ": ",
+            variant.own ? cat("block ", *variant.own, ": ") : std::string(),
+            "moe_shared_expert_intermediate_size: want at least 1, got ",
+            variant.config->moe.shared_expert_intermediate_size);
+}
+
 /// Warns about keys that seem to shape the model but have no effect, here as in Hugging Face's class.
 void warn_without_effect(const JsonView& object, bool has_moe) {
   const auto warn = [&](const char* key, const auto& value) {
@@ -182,6 +191,7 @@ void read(ModelConfig& config, const JsonView& object) {
   require(!config.tie_word_embeddings, object.file(),
           ": tie_word_embeddings: want false (NemotronH keeps embeddings and lm_head apart), got true");
   read_per_layer_config(config, object);
+  want_shared_experts(config, object);
   warn_without_effect(object, config.has_experts());
 }
 

@@ -1,7 +1,9 @@
-#include "parallel/context_parallel/mamba_core.h"
+#include "parallel/context_parallel/dealt_heads.h"
 
 #include <doctest/doctest.h>
 
+#include "model/blocks/gated_delta_net/gated_delta_net.h"
+#include "model/blocks/mamba/mamba.h"
 #include "model/test_configs.h"
 #include "tests/support/message_of.h"
 
@@ -11,12 +13,12 @@ using namespace nemocube::testing;
 TEST_CASE("context parallel: heads and groups of Mamba on each rank") {
   struct Row {
     std::int64_t heads, groups, cp;
-    MambaHeadCut want;
+    ScanHeadCut want;
   };
   for (const auto& [heads, groups, cp, want] :
        {Row{64, 16, 4, {16, 4, 1}}, Row{64, 8, 8, {8, 1, 1}}, Row{64, 4, 8, {8, 1, 2}},
         Row{64, 1, 4, {16, 1, 4}}, Row{12, 3, 1, {12, 3, 1}}}) {
-    const MambaHeadCut got = cut_mamba_heads(heads, groups, cp);
+    const ScanHeadCut got = cut_scan_heads(heads, groups, cp, mamba_words);
     CHECK(got.heads == want.heads);
     CHECK(got.groups == want.groups);
     CHECK(got.sharers == want.sharers);
@@ -25,7 +27,7 @@ TEST_CASE("context parallel: heads and groups of Mamba on each rank") {
 
 TEST_CASE("context parallel: sizes that do not fit name those that do") {
   const auto message = [](std::int64_t heads, std::int64_t groups, std::int64_t cp) {
-    return message_of([&] { cut_mamba_heads(heads, groups, cp); });
+    return message_of([&] { cut_scan_heads(heads, groups, cp, mamba_words); });
   };
   CHECK(message(12, 3, 2) ==
         "distributed.cp_size is 2; Mamba blocks have 12 heads and 3 groups of B and C on a tensor-parallel "
