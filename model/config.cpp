@@ -90,7 +90,7 @@ std::optional<BlockKind> ModelConfig::kind_of(const TensorName& name) const {
   return std::nullopt;
 }
 
-std::vector<BlockVariant> ModelSetup::variants() const {
+std::vector<BlockVariant> ModelSetup::variants() const& {
   std::vector<BlockVariant> all;
   for (const BlockKind kind : config.kinds()) {
     std::vector<BlockVariant> own;

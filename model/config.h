@@ -119,8 +119,9 @@ struct ModelSetup {
   std::int64_t expert_layers() const;  ///< how many such blocks there are
   std::int64_t most_experts() const;   ///< of such a block; 0 without one
   /// Each kind of block in use with each of its configs: first the common config, if a block of the kind uses
-  /// it, then the own configs of blocks.
-  std::vector<BlockVariant> variants() const;
+  /// it, then the own configs of blocks. The result points into this setup.
+  std::vector<BlockVariant> variants() const&;
+  std::vector<BlockVariant> variants() && = delete;
 
   /// The number, for depth_name(), of block i of depth k of multi-token prediction. A
   /// repeated depth has the numbers of the first.

@@ -118,7 +118,8 @@ void check_fixed(const JsonView& object, const char* key, const char* wish) {
 
 /// Hugging Face's class gives every MoE block a shared expert.
 void want_shared_experts(const ModelConfig& config, const JsonView& object) {
-  for (const BlockVariant& variant : ModelSetup(config).variants())
+  const ModelSetup setup(config);
+  for (const BlockVariant& variant : setup.variants())
     require(variant.kind != moe_block || variant.config->moe.has_shared_expert(), object.file(), ": ",
             variant.own ? cat("block ", *variant.own, ": ") : std::string(),
             "moe_shared_expert_intermediate_size: want at least 1, got ",
