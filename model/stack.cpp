@@ -158,8 +158,8 @@ Var Stack::run_blocks(Context& ctx, std::span<const Block> blocks, const Norm* l
 Tensor Stack::logits(const Tensor& hidden) const { return tail_->logits(hidden); }
 
 Var Stack::loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
-                const GradScale& grad_scale) {
-  return tail_->loss(ctx, hidden, labels, sequences, grad_scale, loss_chunk_rows);
+                const GradScale& grad_scale, Tensor* token_losses) {
+  return tail_->loss(ctx, hidden, labels, sequences, grad_scale, loss_chunk_rows, token_losses);
 }
 
 DecodeState Stack::make_state(std::int64_t sequences) const {

@@ -91,9 +91,10 @@ class Stack {
   /// vocabulary is cut, all ranks get the same loss; the caller adds their gradients of `hidden`.
   ///
   /// `hidden` are rows as forward() returns them, `labels` are of all rows
-  /// after the transform at head_name() / "input".
+  /// after the transform at head_name() / "input". `token_losses`, where not null, is set to -log p(label)
+  /// of each of labels.rows, [labels.count()] f64, without a z loss (ops/linear_cross_entropy).
   Var loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
-           const GradScale& grad_scale);
+           const GradScale& grad_scale, Tensor* token_losses = nullptr);
 
   /// Multi-token prediction, where the part has the head: the hidden states h^k [T, hidden] of each depth of
   /// ModelChoices::mtp, from `hidden`, which forward() has returned. loss() computes their losses, with

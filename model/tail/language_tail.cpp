@@ -41,13 +41,13 @@ Tensor LanguageTail::logits(const Tensor& hidden) const {
 }
 
 Var LanguageTail::loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
-                       const GradScale& grad_scale, std::int64_t chunk_rows) const {
+                       const GradScale& grad_scale, std::int64_t chunk_rows, Tensor* token_losses) const {
   const AllocationOwner owner("loss");
   const trace::Span span(trace::Category::forward, "loss");
   const Var rows = apply(input_, ctx, scale(ctx, hidden, scale_), sequences);
   const LoraBranch adapter = adapter_ ? adapter_->branch(sequences, rows.value().device()) : LoraBranch();
   return linear_cross_entropy(ctx, rows, weight(ctx), labels, grad_scale, chunk_rows, part,
-                              adapter_ ? &adapter : nullptr, options());
+                              adapter_ ? &adapter : nullptr, options(), token_losses);
 }
 
 }  // namespace nemocube

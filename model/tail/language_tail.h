@@ -26,7 +26,7 @@ class LanguageTail {
   Tensor logits(const Tensor& hidden) const;
   /// See Stack::loss(). `chunk_rows`: labelled rows whose logits exist at once.
   Var loss(Context& ctx, const Var& hidden, const Labels& labels, const Sequences& sequences,
-           const GradScale& grad_scale, std::int64_t chunk_rows) const;
+           const GradScale& grad_scale, std::int64_t chunk_rows, Tensor* token_losses = nullptr) const;
 
   VocabularyPart part;  ///< the rows of the head, where they are cut over ranks; the default is all
 

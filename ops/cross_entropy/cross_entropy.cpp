@@ -64,12 +64,17 @@ void shape_logits(const Tensor& logits, const LogitOptions& options) {
 }
 
 void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
-                 const GradScale& scale, const VocabularyPart& part, const LogitShape& shape) {
+                 const GradScale& scale, const VocabularyPart& part, const LogitShape& shape,
+                 const Tensor& without_z) {
   const bool z_loss = shape.z_loss_weight != 0;
-  if (dlogits && !part.reduction && !z_loss)
-    return softmax_losses_and_gradient(dlogits, losses, logits, labels, scale, shape);
+  if (dlogits && !part.reduction && !z_loss) {
+    softmax_losses_and_gradient(dlogits, losses, logits, labels, scale, shape);
+    if (without_z) without_z.copy_from(losses);
+    return;
+  }
   const RowStatistics statistics = row_statistics(logits, labels, part, shape);
   row_losses(losses, statistics, labels);
+  if (without_z) without_z.copy_from(losses);
   const Tensor first = z_loss && dlogits ? first_of_all(logits, statistics, labels, part, shape) : Tensor();
   if (dlogits) softmax_gradient(dlogits, logits, statistics, labels, part.begin, scale, shape);
   if (z_loss) add_z_loss(losses, dlogits, statistics, first, labels, part.begin, scale, shape);

@@ -33,9 +33,11 @@ struct RowStatistics {
 /// Sets `losses` [rows] f64 to the loss of each row of logits [rows, tokens of `part`], and `dlogits`, where
 /// it is defined, to their gradient; zeros in rows without label. `dlogits` may be `logits`, or bf16 for f32
 /// logits. A cut vocabulary costs two messages, one for each member of RowStatistics, and a third one for the
-/// gradient of a z loss; none when there are no rows.
+/// gradient of a z loss; none when there are no rows. `without_z`, where it is defined, gets the losses
+/// without the z loss.
 void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
-                 const GradScale& scale, const VocabularyPart& part, const LogitShape& shape);
+                 const GradScale& scale, const VocabularyPart& part, const LogitShape& shape,
+                 const Tensor& without_z = {});
 
 namespace cpu {
 /// logits = z'. The shape is not plain.

@@ -41,6 +41,15 @@ Tensor scatter(const Tensor& part, const Tensor& rows, const Shape& shape) {
   return whole;
 }
 
+/// Losses of the rows that gather() has chosen, in the order of labels.rows. They have another order where
+/// x itself was chosen for a list with places that are left.
+Tensor in_order_of_list(const Tensor& losses, const Labels& labels) {
+  if (labels.count() != labels.values.numel()) return losses;
+  const Tensor listed = Tensor::empty({labels.count(), 1}, losses.dtype(), losses.device());
+  gather_labelled(listed, losses.reshape({losses.numel(), 1}), labels.rows);
+  return listed.reshape({labels.count()});
+}
+
 /// The branch on the gathered rows.
 LoraRows gather(const LoraBranch& adapter, const Tensor& rows, const Labels& labels) {
   LoraBranch of_rows = adapter;
@@ -72,10 +81,11 @@ void add_chunk(const Output& sum, bool first, const std::function<void(const Out
   if (sum.to) form({sum.to, first ? sum.how : Into::add});
 }
 
-/// Losses of the labelled rows, chunk by chunk, and their gradients.
+/// Losses of the labelled rows, chunk by chunk, and their gradients. `without_z`, where it is defined, gets
+/// the losses without the z loss.
 Tensor run_chunks(const Labelled& in, const Tensor& weight, const std::optional<LoraRows>& adapter,
                   const Gradients& to, const GradScale& grad_scale, std::int64_t chunk_rows,
-                  const VocabularyPart& part, const LogitShape& shape) {
+                  const VocabularyPart& part, const LogitShape& shape, const Tensor& without_z) {
   const DType acc = accumulate_dtype(weight.dtype());
   const std::int64_t rows = in.x.dim(0), count = in.labels.dim(0), most = std::min(chunk_rows, rows),
                      vocabulary = weight.dim(0);
@@ -98,7 +108,8 @@ Tensor run_chunks(const Labelled& in, const Tensor& weight, const std::optional<
     if (adapter) branch.emplace(adapter->of_rows(at, length)).add_to(logits);
     const Tensor real_logits = logits.narrow(0, 0, real);
     const Tensor grads = all_grads.narrow(0, 0, length), real_grads = grads.narrow(0, 0, real);
-    form_losses(losses, backward ? real_grads : Tensor(), real_logits, labels, grad_scale, part, shape);
+    form_losses(losses, backward ? real_grads : Tensor(), real_logits, labels, grad_scale, part, shape,
+                without_z ? without_z.narrow(0, begin, real) : Tensor());
     if (!backward) continue;
     grads.narrow(0, real, length - real).zero();
     const bool first = at == 0;
@@ -127,7 +138,7 @@ Output gradient_place(const Var& weight) {
 
 Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, const GradScale& grad_scale,
           std::int64_t chunk_rows, const VocabularyPart& part, const LoraBranch* adapter,
-          const LogitOptions& options) {
+          const LogitOptions& options, Tensor* token_losses) {
   const char* op = "linear_cross_entropy";
   const Tensor &xv = x.value(), &w = weight.value();
   require(xv.ndim() >= 1, op, ": x: want shape [..., in], got ", xv.shape());
@@ -154,7 +165,12 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, c
     to.da = gradient_place(a);
     to.db = gradient_place(b);
   }
-  const Tensor losses = run_chunks(in, w, branch, to, grad_scale, chunk_rows, part, logit_shape(options));
+  const LogitShape shape = logit_shape(options);
+  const Tensor without_z = token_losses && shape.z_loss_weight != 0
+                               ? Tensor::empty({labels.count()}, DType::f64, xv.device())
+                               : Tensor();
+  const Tensor losses = run_chunks(in, w, branch, to, grad_scale, chunk_rows, part, shape, without_z);
+  if (token_losses) *token_losses = in_order_of_list(without_z ? without_z : losses, labels);
   const Tensor sum = Tensor::empty({}, accumulate_dtype(xv.dtype()), xv.device());
   sum_losses(sum, losses);
   Var loss = make_result(sum, wants);
@@ -181,13 +197,13 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, c
 
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
                          const GradScale& grad_scale, std::int64_t chunk_rows, const VocabularyPart& part,
-                         const LoraBranch* adapter, const LogitOptions& options) {
+                         const LoraBranch* adapter, const LogitOptions& options, Tensor* token_losses) {
   require(chunk_rows >= 1, "linear_cross_entropy: chunk_rows: want at least 1, got ", chunk_rows);
-  if (cross_entropy_variants.chosen(ctx, x.value().device()) == CrossEntropyVariant::plain)
+  if (cross_entropy_variants.chosen(ctx, x.value().device()) == CrossEntropyVariant::plain && !token_losses)
     return cross_entropy(
         ctx, adapter ? add_lora(ctx, linear(ctx, x, weight), x, *adapter) : linear(ctx, x, weight), labels,
         grad_scale, part, options);
-  return fused(ctx, x, weight, labels, grad_scale, chunk_rows, part, adapter, options);
+  return fused(ctx, x, weight, labels, grad_scale, chunk_rows, part, adapter, options, token_losses);
 }
 
 }  // namespace nemocube

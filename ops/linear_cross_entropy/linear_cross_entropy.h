@@ -23,6 +23,10 @@ namespace nemocube {
 /// adapter    null: none. Else the branch of add_lora() is part of the logits: W + s B A in the place of the
 ///            weight. B holds the rank's tokens, A is whole, and its gradient sums over the rank's tokens
 ///            only, as dx does
+/// token_losses  null: not wanted. Else the loss of each of labels.rows without its z loss, which is
+///            -log softmax(z')[label]: set to a tensor [labels.count()], f64, on the device of x, with 0 in
+///            places of a capacity that are left. Not differentiable. The rows are then formed in chunks by
+///            every variant. Of a cut vocabulary every rank gets all of them, with the same bits
 /// options    of the logits (LogitOptions), as for cross_entropy, after the adapter: z' is formed as a chunk
 ///            of z is read. The bias has the dtype of the weight. Its gradient is added to a leaf at once,
 ///            too; "fused" sums dz chunk by chunk, in order. A rank of a cut vocabulary has the bias of its
@@ -30,6 +34,6 @@ namespace nemocube {
 Var linear_cross_entropy(Context& ctx, const Var& x, const Var& weight, const Labels& labels,
                          const GradScale& grad_scale, std::int64_t chunk_rows,
                          const VocabularyPart& part = {}, const LoraBranch* adapter = nullptr,
-                         const LogitOptions& options = {});
+                         const LogitOptions& options = {}, Tensor* token_losses = nullptr);
 
 }  // namespace nemocube

@@ -24,6 +24,10 @@ TEST_CASE("command line: what is missing, unknown or contradictory is refused wi
       {{"generate", "--model", "x", "--prompt", "a", "--seed", "-1"}, {"--seed", "-1"}},
       {{"inspect", "--recipe", "x", "--samples", "-1"}, {"--samples", "-1"}},
       {{"forward", "--model", "x"}, {"--input is required"}},
+      {{"forward", "--model", "x", "--input", "x", "--output", "x", "--grads", "--logprobs"}, {"excludes"}},
+      {{"forward", "--model", "x", "--input", "x", "--output", "x", "--set", "distributed.tp_size=2"},
+       {"--set requires --logprobs"}},
+      {{"eval", "r.yaml", "--gather", "twice"}, {"--gather: want once or each, got 'twice'"}},
       {{"convert", "x"}, {"target is required"}},
       {{"tokenize"}, {"--tokenizer is required"}},
       {{"tokenize", "--tokenizer", "x", "--input", "x", "more"}, {"more"}},
@@ -56,6 +60,8 @@ TEST_CASE("command line: eval refuses what is missing before it evaluates") {
   check_refused(dir.path(), {"eval", "recipe.yaml", "--model", "nope"}, {"nope"});
   check_refused(dir.path(), {"eval", "recipe.yaml", "--set", "evaluation.predictions_path=missing/p.json"},
                 {"missing/p.json", "No such file"});
+  check_refused(dir.path(), {"eval", "recipe.yaml", "--logprobs", "missing/p.jsonl"},
+                {"missing/p.jsonl", "No such file"});
   check_refused(dir.path(), {"eval", "recipe.yaml", "--set", "validation_dataset=null"},
                 {"'validation_dataset' is missing"});
 }
@@ -87,11 +93,11 @@ TEST_CASE("command line: --help of every subcommand names every option") {
       {{"train"}, {"recipe", "--set", "--check", "--profile"}},
       {{"report"}, {"runs", "--output"}},
       {{"watch"}, {"run", "--interval", "--once", "--keep", "--steps"}},
-      {{"eval"}, {"recipe", "--set", "--model", "--show", "--json"}},
+      {{"eval"}, {"recipe", "--set", "--model", "--show", "--json", "--logprobs", "--gather"}},
       {{"generate"},
        {"--model", "--tokenizer", "--prompt", "--prompt-file", "--max-new-tokens", "--temperature", "--top-k",
         "--top-p", "--seed", "--dtype", "--ignore-eos", "--special", "--json"}},
-      {{"forward"}, {"--model", "--input", "--output", "--grads", "--dtype"}},
+      {{"forward"}, {"--model", "--input", "--output", "--grads", "--logprobs", "--set", "--dtype"}},
       {{"convert"}, {"source", "target", "--dtype", "--max-shard-gb"}},
       {{"tokenize"},
        {"--tokenizer", "--input", "--special", "--decode", "--chat", "--chat-template", "--ids", "--mask",

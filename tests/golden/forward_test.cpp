@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -86,7 +87,55 @@ void check_golden(const fs::path& dir, const std::vector<std::string>& program,
   }
 }
 
+/// Log-probabilities that `forward --logprobs` writes, against log_softmax of the logits that Hugging Face
+/// computed, to 1e-5. The difference of logits that rounding leaves grows with the logits.
+void check_log_probabilities(const fs::path& dir, const std::vector<std::string>& program,
+                             const std::vector<std::string>& options) {
+  CAPTURE(dir.filename().string());
+  const TestDir scratch;
+  std::vector<std::string> command = program;
+  command.insert(command.end(),
+                 {"forward", "--model", dir.string(), "--input", (dir / "input.safetensors").string(),
+                  "--output", (scratch / "out").string(), "--logprobs"});
+  command.insert(command.end(), options.begin(), options.end());
+  const ProcessResult run = run_process(command);
+  CAPTURE(run.err);
+  REQUIRE(run.exit_code == 0);
+  const SafetensorsFile got(scratch / "out"), want(dir / "expected.safetensors");
+  CHECK(names(got) == std::set<std::string>{"logprobs", "loss"});
+  CHECK(relative_error(got.tensor("loss"), want.tensor("loss")) <= f32.loss);
+  const Tensor labels = SafetensorsFile(dir / "input.safetensors").tensor("labels"),
+               logits = want.tensor("logits").to(DType::f64), logprobs = got.tensor("logprobs");
+  REQUIRE(logprobs.shape() == labels.shape());
+  REQUIRE(logprobs.dtype() == DType::f32);
+  const std::int64_t vocabulary = logits.cols();
+  for (std::int64_t t = 0; t < labels.numel(); ++t) {
+    const std::int64_t label = labels.data<std::int64_t>()[t];
+    const double* row = logits.data<double>() + t * vocabulary;
+    double most = row[0], sum = 0;
+    for (std::int64_t v = 0; v < vocabulary; ++v) most = std::max(most, row[v]);
+    for (std::int64_t v = 0; v < vocabulary; ++v) sum += std::exp(row[v] - most);
+    const double expected = label < 0 ? 0 : row[label] - most - std::log(sum);
+    CAPTURE(t);
+    CHECK(std::abs(static_cast<double>(logprobs.data<float>()[t]) - expected) <=
+          1e-5 * std::max(1.0, std::abs(expected)));
+  }
+}
+
 }  // namespace
+
+TEST_CASE("forward: log-probabilities, against log_softmax of the golden logits of Hugging Face") {
+  const auto cases = forward_cases();
+  REQUIRE(cases.size() >= 20);
+  for (const fs::path& dir : cases) check_log_probabilities(dir, {program()}, {});
+}
+
+TEST_CASE("forward: on cuda, log-probabilities against log_softmax of golden logits" *
+          doctest::test_suite("cuda")) {
+  if (!has_cuda_for_programs()) return;
+  for (const fs::path& dir : forward_cases())
+    check_log_probabilities(dir, on_cuda({program()}), {"--device", "cuda"});
+}
 
 TEST_CASE("forward: against golden logits, loss and gradients of Hugging Face") {
   const auto cases = forward_cases();

@@ -96,9 +96,10 @@ TEST_CASE("grid runs: eval gives the numbers and answers of one rank") {
       command = plus(command, {"--set", set});
     return command;
   };
-  const auto one = run_process(eval("one.json", {}), dir.path());
+  const auto one = run_process(plus(eval("one.json", {}), {"--logprobs", "one.jsonl"}), dir.path());
   CAPTURE(one.err);
   REQUIRE(one.exit_code == 0);
+  const auto want_rows = read_jsonl(dir / "one.jsonl");
   Json want = parse_json(one.out, "one");
   const double want_loss = want["val_loss"].get<double>();
   want.erase("val_loss");
@@ -106,7 +107,8 @@ TEST_CASE("grid runs: eval gives the numbers and answers of one rank") {
        {Grid{4, pipeline_of_experts}, Grid{2, zero_bubble}, Grid{4, more_ranks_than_heads},
         Grid{4, sequences_and_experts}, Grid{4, cut_rows_and_sequences}, Grid{2, experts}}) {
     CAPTURE(grid.overrides[0]);
-    const auto run = run_process(mpirun(grid.ranks, eval("grid.json", grid.overrides)), dir.path());
+    const auto run = run_process(
+        mpirun(grid.ranks, plus(eval("grid.json", grid.overrides), {"--logprobs", "grid.jsonl"})), dir.path());
     CAPTURE(run.err);
     REQUIRE(run.exit_code == 0);
     Json got = parse_json(run.out, "grid");
@@ -114,5 +116,17 @@ TEST_CASE("grid runs: eval gives the numbers and answers of one rank") {
     got.erase("val_loss");
     CHECK(got == want);
     CHECK(slurp(dir / "grid.json") == slurp(dir / "one.json"));
+    const auto got_rows = read_jsonl(dir / "grid.jsonl");
+    REQUIRE(got_rows.size() == want_rows.size());
+    for (std::size_t row = 0; row < got_rows.size(); ++row) {
+      CHECK(got_rows[row]["row"] == row);
+      CHECK(got_rows[row]["positions"] == want_rows[row]["positions"]);
+      CHECK(got_rows[row]["tokens"] == want_rows[row]["tokens"]);
+      const auto numbers = got_rows[row]["logprobs"].get<std::vector<double>>(),
+                 expected = want_rows[row]["logprobs"].get<std::vector<double>>();
+      REQUIRE(numbers.size() == expected.size());
+      for (std::size_t i = 0; i < numbers.size(); ++i)
+        CHECK(numbers[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+    }
   }
 }

@@ -111,6 +111,49 @@ TEST_CASE("ranks: forward gives the logits, loss and gradients of one rank, also
   }
 }
 
+TEST_CASE("ranks: forward gives the log-probabilities of one rank, on every layout") {
+  const fs::path goldens = source_dir() / "tests" / "goldens";
+  const TestDir dir;
+  const auto forward = [&](const std::string& model, const Words& layout) {
+    Words command{program(),  "forward",
+                  "--model",  (goldens / model).string(),
+                  "--input",  (goldens / model / "input.safetensors").string(),
+                  "--output", (dir / "out").string(),
+                  "--logprobs"};
+    for (const std::string& key : layout) command = plus(command, {"--set", "distributed." + key});
+    return command;
+  };
+  const auto result = [&](const Words& command) {
+    const auto run = run_process(command);
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    return SafetensorsFile((dir / "out").string()).tensor("logprobs").clone();
+  };
+  struct Case {
+    std::string model;
+    int ranks;
+    Words layout;
+  };
+  const Case cases[] = {{"all_four", 2, {}},
+                        {"all_four", 5, {"strategy=megatron_fsdp", "zero_dp_strategy=1"}},
+                        {"all_four", 4, {"tp_size=2", "sequence_parallel=true", "cp_size=2"}},
+                        {"all_four", 4, {"pp_size=2", "ep_size=2"}},
+                        {"gemma3", 4, {"tp_size=2", "pp_size=2"}},
+                        {"phi", 2, {"tp_size=2"}},
+                        {"baichuan", 2, {"tp_size=2"}}};
+  for (const Case& c : cases) {
+    CAPTURE(c.model);
+    CAPTURE(c.layout.empty() ? "" : c.layout[0]);
+    const Tensor one = result(forward(c.model, {})),
+                 got = result(mpirun(c.ranks, forward(c.model, c.layout)));
+    REQUIRE(got.shape() == one.shape());
+    CHECK(relative_error(got, one) < 1e-5);
+  }
+  const auto refused = run_process(mpirun(2, forward("all_four", {}), forward("all_four", {"tp_size=2"})));
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.err.find("the command line of rank 1 is not that of rank 0") != std::string::npos);
+}
+
 TEST_CASE("ranks: a run that is stopped or killed and resumed gives the bits of one that was not") {
   for (const Words& strategy :
        {Words{}, Words{"distributed.strategy=ddp"},

@@ -246,6 +246,38 @@ TEST_CASE("forward: tensors that have no effect are refused by name") {
   CHECK(early.err == run.err);
 }
 
+TEST_CASE("forward: without labels, log-probabilities are those of the next tokens") {
+  const fs::path dir = trained().path();
+  const auto input = [&](const char* name, const std::vector<std::int64_t>& ids, std::int64_t rows,
+                         const std::vector<std::int64_t>& labels) {
+    const Shape shape{rows, std::ssize(ids) / rows};
+    std::vector<TensorSource> sources;
+    sources.push_back(source_of("input_ids", Tensor::from(ids, shape), DType::i64));
+    if (!labels.empty()) sources.push_back(source_of("labels", Tensor::from(labels, shape), DType::i64));
+    write_safetensors(dir / name, std::move(sources));
+  };
+  const auto forward = [&](const char* name) {
+    return nemocube_in(dir, {"forward", "--model", "straight/LATEST/model", "--logprobs", "--input", name,
+                             "--output", "logprobs.safetensors"});
+  };
+  const auto logprobs = [&](const char* name) {
+    const ProcessResult run = forward(name);
+    CAPTURE(run.err);
+    REQUIRE(run.exit_code == 0);
+    return SafetensorsFile(dir / "logprobs.safetensors").tensor("logprobs").to_vector();
+  };
+  input("next", {5, 6, 7, 8, 9, 10}, 2, {});
+  input("given", {5, 6, 7, 8, 9, 10}, 2, {6, 7, -100, 9, 10, -100});
+  const std::vector<double> values = logprobs("next");
+  CHECK(values == logprobs("given"));
+  for (std::size_t i = 0; i < 6; ++i) CHECK((values[i] < 0) == (i % 3 < 2));
+  CHECK(values[2] == 0);
+  input("one", {5, 6}, 2, {});
+  const ProcessResult none = forward("one");
+  CHECK(none.exit_code == 2);
+  CHECK(none.err.find("rows of one token have no next one") != std::string::npos);
+}
+
 TEST_CASE("generate: stops at the ids of generation_config.json") {
   const fs::path dir = trained().path();
   const auto ids = [&](const char* model) {

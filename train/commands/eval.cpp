@@ -6,7 +6,9 @@
 
 #include "core/log.h"
 #include "core/quote.h"
+#include "data/json/atomic_file.h"
 #include "data/json/json.h"
+#include "parallel/comm/together.h"
 #include "train/assemble/from_recipe.h"
 #include "train/commands/commands.h"
 #include "train/datasets/chat_template.h"
@@ -23,9 +25,9 @@ namespace nemocube {
 namespace {
 
 struct EvalArguments {
-  std::filesystem::path recipe, model, adapter;
+  std::filesystem::path recipe, model, adapter, logprobs;
   std::vector<std::string> overrides;
-  std::string device;
+  std::string device, gather;
   bool share_device = false;
   std::int64_t show = 0;
   bool json = false;
@@ -55,7 +57,15 @@ void show_answers(const SquadResult& squad, std::int64_t count) {
   }
 }
 
+DataParallel::Held weights_to_hold(const EvalArguments& options) {
+  require(options.gather.empty() || options.gather == "once" || options.gather == "each",
+          "--gather: want once or each, got ", quote(options.gather));
+  const bool once = options.gather.empty() ? !options.logprobs.empty() : options.gather == "once";
+  return once ? DataParallel::Held::everything : DataParallel::Held::root;
+}
+
 void run(const EvalArguments& options, const Launch& launch) {
+  const DataParallel::Held hold = weights_to_hold(options);
   std::vector<std::string> overrides = options.overrides;
   std::filesystem::path adapter;
   if (!options.model.empty()) {
@@ -73,8 +83,13 @@ void run(const EvalArguments& options, const Launch& launch) {
   if (adapter.empty()) adapter = model_and_adapter(recipe).adapter;
   const bool speaks = launch.rank == 0;
   if (speaks) check_predictions_place(recipe);
+  if (speaks && !options.logprobs.empty())
+    for (const auto& [name, section] : recipe.validation_datasets)
+      check_output_place(predictions_file(options.logprobs, name));
   World world(launch, comm_options(recipe));
   want_same_inputs(world, recipe, RecipeUse::evaluate, adapter);
+  want_same_text(&world.communicator(), "the command line",
+                 cat("--logprobs: ", options.logprobs.string(), "\n--gather: ", options.gather));
   recipe.moment = moment_of_rank_0(&world.communicator());
   const RunRanks ranks(world, recipe.distributed, settings, recipe_device(recipe, chosen, world));
   const std::filesystem::path& folder = recipe.model->path;
@@ -91,8 +106,13 @@ void run(const EvalArguments& options, const Launch& launch) {
     const std::int64_t rows =
         recipe.validation_dataloader.batch_size.value_or(recipe.step_scheduler.local_batch_size);
     std::optional<TaskProgress> progress(std::in_place, cat("validation ", name), "rows");
-    const ValidationResult v =
-        validate(*loaded.parallel, dataset, rows, &recipe.kernels, {}, std::ref(*progress));
+    std::optional<LogProbabilityFile> scored;
+    if (!options.logprobs.empty())
+      scored.emplace(predictions_file(options.logprobs, name), world.communicator());
+    const OnScoredRows on_rows = [&](const ScoredRows& of_batch) { scored->write(of_batch); };
+    const ValidationResult v = validate(*loaded.parallel, dataset, rows, &recipe.kernels, {},
+                                        std::ref(*progress), scored ? on_rows : OnScoredRows(), hold);
+    if (scored) scored->finish();
     progress.reset();
     Json line{{"dataset", name},
               {"val_loss", v.loss},
@@ -131,7 +151,7 @@ void run(const EvalArguments& options, const Launch& launch) {
 
 void add_eval_command(Command& app) {
   auto o = std::make_shared<EvalArguments>();
-  Command* command = app.add_subcommand("eval", "Validation loss; exact match and F1 of SQuAD data");
+  Command* command = app.add_subcommand("eval", "Validation loss, log-probabilities of labels; exact match and F1 of SQuAD data");
   command->add_option("recipe", o->recipe, "recipe with model and validation_dataset")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);
@@ -145,6 +165,14 @@ void add_eval_command(Command& app) {
       ->capture_default_str()
       ->check(whole_number());
   command->add_flag("--json", o->json, "one JSON line for each validation set");
+  command->add_option(
+      "--logprobs", o->logprobs,
+      "file to write: for each row a line of JSON with the log-probabilities of its labels; for a further set "
+      "NAME, FILE_NAME");
+  command->add_option("--gather", o->gather,
+                      "of weights that ranks divide (ZeRO-3): once: gather all before the first batch of a set "
+                      "and give them back after its last; each: gather every block for each batch, in less "
+                      "memory; default: once with --logprobs, else each");
   command->callback_of_ranks([o](const Launch& launch) { run(*o, launch); });
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -8,11 +9,16 @@
 #include "data/safetensors/reader.h"
 #include "data/safetensors/writer.h"
 #include "ops/cross_entropy/cross_entropy.h"
+#include "train/assemble/from_recipe.h"
 #include "train/commands/commands.h"
 #include "train/device/device_of_rank.h"
+#include "train/evaluate/held_weights.h"
+#include "train/evaluate/log_probabilities.h"
 #include "train/model_io/find_model.h"
 #include "train/model_io/model_io.h"
 #include "train/ranks/inputs.h"
+#include "train/ranks/run_ranks.h"
+#include "train/step/train_step.h"
 
 namespace nemocube {
 namespace {
@@ -20,7 +26,8 @@ namespace {
 struct ForwardArguments {
   std::filesystem::path model, adapter, input, output;
   std::string dtype = "f32", device;
-  bool grads = false, share_device = false;
+  std::vector<std::string> overrides;
+  bool grads = false, logprobs = false, share_device = false;
 };
 
 void check_ids(const std::string& name, const Tensor& ids, std::int64_t vocab_size, bool may_be_ignored) {
@@ -58,6 +65,8 @@ ForwardBatch read_batch(const ForwardArguments& options) {
     check_shape(name + ": labels", *batch.labels, batch.ids.shape());
   }
   require(batch.labels || !options.grads, name, ": --grads needs a tensor 'labels'");
+  require(batch.labels || !options.logprobs || batch.ids.dim(1) > 1, name,
+          ": --logprobs: rows of one token have no next one; want a tensor 'labels', or longer rows");
   return batch;
 }
 
@@ -81,30 +90,96 @@ Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
   return all;
 }
 
+/// The token that follows each one; none follows the last of a row.
+Tensor next_tokens(const Tensor& ids) {
+  const Tensor next = Tensor::empty(ids.shape(), DType::i64, Device::cpu);
+  for (std::int64_t r = 0; r < ids.dim(0); ++r) {
+    const auto* row = ids.row<std::int64_t>(r);
+    *std::copy(row + 1, row + ids.dim(1), next.row<std::int64_t>(r)) = ignored_label;
+  }
+  return next;
+}
+
+/// On every rank: logprobs [batch, seq] f32, with 0 where there is no label, and the mean loss.
+std::vector<NamedTensor> label_log_probabilities(ParallelModel& parallel, const Tensor& ids,
+                                                 const Tensor& labels) {
+  const std::int64_t batch = ids.dim(0), seq = ids.dim(1);
+  const Communicator& replicas = parallel.replicas();
+  const Share share = share_of(replicas.rank(), replicas.size(), batch);
+  const auto own_rows = [&](const Tensor& t) { return t.narrow(0, share.first, share.count).reshape({-1}); };
+  const TokenBatch tokens(own_rows(ids), own_rows(labels), Sequences::uniform(share.count, seq));
+  TokenPlaces places;
+  for (std::int64_t token = 0; token < share.count * seq; ++token) {
+    places.rows.push_back(share.first + token / seq);
+    places.positions.push_back(token % seq);
+  }
+  parallel.data().spread_values();
+  const HeldWeights held(parallel, DataParallel::Held::everything);
+  const Tensor loss = Tensor::zeros({1}, DType::f64, parallel.model().device());
+  Tensor token_losses;
+  evaluate_loss(parallel, tokens, nullptr, loss, &token_losses);
+  const auto found =
+      all_log_probabilities(parallel, own_log_probabilities(parallel, tokens, places, token_losses));
+  const Tensor values = Tensor::zeros({batch, seq}, DType::f32, Device::cpu);  // for the file
+  for (const LabelLogProbability& p : found)
+    values.row<float>(p.row)[p.position] = static_cast<float>(p.value);
+  const std::int64_t count = Labels(labels).count();
+  const double mean =
+      parallel.sum(loss.item<double>()) / static_cast<double>(std::max<std::int64_t>(count, 1));
+  log_info("loss ", mean, " over ", count, " labels");
+  return {{"logprobs", values}, {"loss", Tensor::scalar(mean, DType::f32, Device::cpu)}};  // for the file
+}
+
+void write_results(const std::filesystem::path& output, const std::vector<NamedTensor>& results) {
+  std::vector<TensorSource> sources;
+  for (const NamedTensor& r : results) sources.push_back(source_of(r.name, r.value, DType::f32));
+  write_safetensors(output, std::move(sources));
+}
+
+/// Ranks share the rows, and each has the whole model.
+ParallelPlan whole_models(const World& world) {
+  ParallelPlan plan;
+  plan.grid.dp_shard = world.size();
+  plan.data.level = ZeroLevel::none;
+  return plan;
+}
+
 void run(const ForwardArguments& options, const Launch& launch) {
   const Device chosen = choose_device(options.device, model_operations());
   if (launch.rank == 0) check_output_place(options.output);
   const auto [ids, labels] = read_batch(options);
+  std::optional<Recipe> layout;  // of log-probabilities
+  ParallelSettings settings;
+  if (options.logprobs) {
+    layout = parse_recipe("", "forward", options.overrides, RecipeUse::ranks);
+    settings = settle(*layout);
+  }
   const auto [folder, adapter] = find_model_and_adapter(options.model, options.adapter);
-  World world(launch);
+  World world(launch, layout ? comm_options(*layout) : CommOptions());
   const Device device = device_of_rank(chosen, world, {.shared = options.share_device});
   Inputs inputs{"the command line",
-                cat("--dtype: ", options.dtype, "\n--grads: ", options.grads ? "yes" : "no"),
+                cat("--dtype: ", options.dtype, "\n--grads: ", options.grads ? "yes" : "no",
+                    "\n--logprobs: ", layout ? cat("yes\n", describe(*layout)) : "no"),
                 files_of_model(folder)};
   inputs.files.insert(options.input);
   if (!adapter.empty()) inputs.files.merge(files_of_model(adapter));
   want_same_inputs(world, inputs);
-  ParallelPlan plan;
-  plan.grid.dp_shard = world.size();
-  plan.data.level = ZeroLevel::none;
   const OpenedModel source(folder);
-  const LoadedModel loaded = load_model(source, parse_weight_dtype(options.dtype), {device, world, plan},
-                                        with_adapter(source, adapter));
+  const Finetuning finetuning = with_adapter(source, adapter);
+  const Residence place = layout ? RunRanks(world, layout->distributed, settings, device)
+                                       .place_for(setup_of(source, finetuning.choices))
+                                 : Residence(device, world, whole_models(world));
+  const LoadedModel loaded = load_model(source, parse_weight_dtype(options.dtype), place, finetuning);
   DataParallel& parallel = loaded.parallel->data();
   Stack& model = *loaded.model;
   const std::int64_t batch = ids.dim(0), seq = ids.dim(1);
   check_ids(options.input.string() + ": input_ids", ids, model.config().vocab_size, false);
   if (labels) check_ids(options.input.string() + ": labels", *labels, model.config().vocab_size, true);
+  if (options.logprobs) {
+    const auto results = label_log_probabilities(*loaded.parallel, ids, labels ? *labels : next_tokens(ids));
+    if (launch.rank == 0) write_results(options.output, results);
+    return;
+  }
   const Share share = share_of(world.rank(), world.size(), batch);
   const auto own_rows = [&](const Tensor& t) { return t.narrow(0, share.first, share.count).reshape({-1}); };
 
@@ -137,10 +212,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
     }
     log_info("loss ", sum / count, " over ", labels_given, " labels");
   }
-  if (launch.rank > 0) return;
-  std::vector<TensorSource> sources;
-  for (const NamedTensor& r : results) sources.push_back(source_of(r.name, r.value, DType::f32));
-  write_safetensors(options.output, std::move(sources));
+  if (launch.rank == 0) write_results(options.output, results);
 }
 
 }  // namespace
@@ -148,7 +220,7 @@ void run(const ForwardArguments& options, const Launch& launch) {
 void add_forward_command(Command& app) {
   auto o = std::make_shared<ForwardArguments>();
   Command* command =
-      app.add_subcommand("forward", "Logits, loss and gradients of one batch, for parity checks");
+      app.add_subcommand("forward", "Logits, loss and gradients of one batch, or log-probabilities of its tokens");
   command->add_option("--model", o->model, "Hugging Face directory, checkpoint or directory of a run")
       ->required();
   add_adapter_option(*command, o->adapter);
@@ -158,8 +230,22 @@ void add_forward_command(Command& app) {
           "safetensors with input_ids and, optionally, labels (i64, [batch, seq], labels already shifted, "
           "-100 = ignored)")
       ->required();
-  command->add_option("--output", o->output, "safetensors to write: logits, loss, grad.<name>")->required();
-  command->add_flag("--grads", o->grads, "also write the gradient of the mean loss for every parameter");
+  command->add_option("--output", o->output, "safetensors to write: logits, loss, grad.<name>; logprobs")
+      ->required();
+  auto* grads =
+      command->add_flag("--grads", o->grads, "also write the gradient of the mean loss for every parameter");
+  auto* logprobs = command->add_flag(
+      "--logprobs", o->logprobs,
+      "in place of the logits write logprobs, f32 [batch, seq]: the natural logarithm of the probability of "
+      "each label after the tokens up to its position, 0 where there is no label; without labels in the "
+      "input, of the next token. Logits never exist as a whole");
+  logprobs->excludes(grads);
+  command
+      ->add_option("--set", o->overrides,
+                   "distributed.key=value, as in a recipe: how several ranks share the work of --logprobs; may "
+                   "be repeated")
+      ->allow_extra_args(false)
+      ->needs(logprobs);
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of the weights")->capture_default_str();
   add_device_option(*command, o->device, "cpu");
   add_share_device_option(*command, o->share_device);

@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <deque>
-#include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -19,30 +18,12 @@
 #include "data/loader/loader.h"
 #include "parallel/comm/together.h"
 #include "train/datasets/recipe_datasets.h"
+#include "train/evaluate/held_weights.h"
 #include "train/generate/generate.h"
 #include "train/step/train_step.h"
 
 namespace nemocube {
 namespace {
-
-/// What ranks hold while they run forward passes only.
-class Held {
- public:
-  Held(ParallelModel& model, DataParallel::Held what) : model_(model) { model_.data().hold(what); }
-  ~Held() {
-    if (std::uncaught_exceptions() > 0) return;
-    try {
-      model_.data().let_go();
-    } catch (...) {  // NOLINT(bugprone-empty-catch)
-      // A collective failed; every later one throws the same again.
-    }
-  }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-
- private:
-  ParallelModel& model_;
-};
 
 /// Rows count as done when the device is done with them: the host queues batches far ahead of a CUDA device.
 class FinishedRows {
@@ -93,13 +74,14 @@ double host_value(const Tensor& losses) {
 
 ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> dataset,
                           std::int64_t batch_size, const KernelChoice* kernels, const StopAsked& stop,
-                          const OnProgress& progress) {
+                          const OnProgress& progress, const OnScoredRows& on_rows,
+                          DataParallel::Held hold) {
   LoaderOptions options;
   options.batch_size = batch_size;
   options.dp_rank = model.replicas().rank();
   options.dp_size = model.replicas().size();
   Loader loader(std::move(dataset), options);
-  const Held held(model, DataParallel::Held::root);
+  const HeldWeights held(model, hold);
   ValidationResult result;
   const Tensor losses = Tensor::zeros({1}, DType::f64, model.model().device());
   FinishedRows finished(model.model().device(), progress, loader.dataset().size());
@@ -108,8 +90,15 @@ ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> d
       result.complete = false;
       break;
     }
+    const std::int64_t first_row = loader.state().next_index;
     const Batch batch = loader.next();
-    result.label_tokens += evaluate_loss(model, without_padding(batch), kernels, losses);
+    const TokenBatch tokens = without_padding(batch);
+    Tensor token_losses;
+    result.label_tokens += evaluate_loss(model, tokens, kernels, losses, on_rows ? &token_losses : nullptr);
+    if (on_rows)
+      on_rows({first_row, loader.state().next_index,
+               all_log_probabilities(
+                   model, own_log_probabilities(model, tokens, token_places(batch), token_losses))});
     if (model.first_of_replica()) result.samples += batch.samples;
     finished.queued(loader.state().next_index);
   }
@@ -224,7 +213,7 @@ SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const
   const auto rank = static_cast<std::size_t>(model.replicas().rank()),
              ranks = static_cast<std::size_t>(model.replicas().size());
   for (std::size_t i = rank; i < questions.size(); i += ranks) own.push_back(questions[i]);
-  const Held held(model, DataParallel::Held::everything);
+  const HeldWeights held(model, DataParallel::Held::everything);
   std::vector<std::string> predictions = answers_of(model, tokenizer, section, own, chat_template, generation,
                                                     options.stop_at_newline, stop, progress);
   predictions = predictions_of_ranks(model.replicas(), predictions, questions.size());

@@ -11,6 +11,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "model/stack.h"
 #include "parallel/parallel_model/parallel_model.h"
+#include "train/evaluate/log_probabilities.h"
 #include "train/logging/progress.h"
 #include "train/recipe/recipe.h"
 
@@ -28,10 +29,14 @@ struct ValidationResult {
 };
 /// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Polls `stop` before
 /// every batch and reports to `progress` the rows with which the device is done. Each replica
-/// evaluates its share of the rows; all ranks get the result for all rows.
+/// evaluates its share of the rows; all ranks get the result for all rows. `on_rows`, where it is defined,
+/// gets the log-probabilities of labels, from the same forward passes; the host then waits for each batch.
+/// `hold`: the weights that ranks gather once, before the first batch, and give back after the last one
+/// (DataParallel::hold). Results do not depend on it.
 ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> dataset,
                           std::int64_t batch_size, const KernelChoice* kernels, const StopAsked& stop = {},
-                          const OnProgress& progress = {});
+                          const OnProgress& progress = {}, const OnScoredRows& on_rows = {},
+                          DataParallel::Held hold = DataParallel::Held::root);
 
 struct AnsweredQuestion {
   std::string id, question, prediction;  ///< an empty prediction says that there is no answer
@@ -58,7 +63,7 @@ SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const
                          const OnProgress& progress = {},
                          const std::optional<ChatTemplate>& chat_template = std::nullopt);
 
-/// The file for the predictions of a set: `path` for the set named "default"; for other sets "_NAME" goes
+/// The file for the predictions or log-probabilities of a set: `path` for the set named "default"; for other sets "_NAME" goes
 /// before the extension (said.json -> said_train.json).
 std::filesystem::path predictions_file(std::filesystem::path path, const std::string& set);
 /// Writes question id -> answer as JSON into predictions_file(), completely or not at all.

@@ -496,12 +496,13 @@ TEST_CASE("keys of a strategy belong to that strategy") {
   const Recipe megatron = parse(with(
       "distributed: {strategy: megatron_fsdp, data_parallel_sharding_strategy: optim, "
       "overlap_grad_reduce: false, overlap_param_gather: false, grad_reduce_in_fp32: false, "
-      "average_in_collective: false}\ndist_env: {timeout_minutes: 0.5}\ndebug: {check_collectives: on}"));
+      "average_in_collective: true}\ndist_env: {timeout_minutes: 0.5}\ndebug: {check_collectives: on}"));
   CHECK(megatron.distributed.zero_dp_strategy == ZeroLevel::optimizer);
   CHECK_FALSE(megatron.distributed.overlap_grad_reduce);
   CHECK(megatron.dist_env.timeout_minutes == 0.5);
   CHECK(megatron.debug.check_collectives);
-  CHECK(megatron.no_effect == std::vector<std::string>{"distributed.grad_reduce_in_fp32"});
+  CHECK(megatron.no_effect == std::vector<std::string>{"distributed.average_in_collective",
+                                                       "distributed.grad_reduce_in_fp32"});
   const Recipe fsdp2 = parse(
       with("distributed: {reshard_after_forward: false, defer_fsdp_grad_sync: false, offload_policy: {a: b}, "
            "mp_policy: {_target_: torch.distributed.fsdp.MixedPrecisionPolicy, param_dtype: torch.bfloat16, "
@@ -524,8 +525,10 @@ TEST_CASE("keys of a strategy belong to that strategy") {
        "distributed.zero_dp_strategy: want one of 3, 2, 1, 0, optim_grads_params"},
       {"strategy: megatron_fsdp, zero_dp_strategy: 1, data_parallel_sharding_strategy: optim_grads",
        "is 2, but distributed.zero_dp_strategy is 1"},
-      {"strategy: megatron_fsdp, average_in_collective: true",
-       "averaging gradients over ranks is not in this build; want false"},
+      {"average_in_collective: true",
+       "key 'average_in_collective' belongs to megatron_fsdp; distributed.strategy is fsdp2"},
+      {"strategy: megatron_fsdp, average_in_collective: 2",
+       "distributed.average_in_collective: want true or false"},
       {"strategy: megatron_fsdp, overlap_param_gather: false",
        "distributed.overlap_param_gather: is false, but overlap_grad_reduce is not"},
       {"strategy: megatron_fsdp, dp_replicate_size: 2",

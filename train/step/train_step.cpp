@@ -165,7 +165,7 @@ StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<c
 }
 
 std::int64_t evaluate_loss(ParallelModel& parallel, const TokenBatch& batch, const KernelChoice* kernels,
-                           const Tensor& sum) {
+                           const Tensor& sum, Tensor* token_losses) {
   Stack& model = parallel.model();
   Context ctx;
   ctx.kernels = kernels;
@@ -174,7 +174,7 @@ std::int64_t evaluate_loss(ParallelModel& parallel, const TokenBatch& batch, con
   if (!hidden.defined()) return label_tokens;
   const Labels labels =
       Labels(parallel.own_tokens(batch.labels, batch.sequences), batch.label_capacity).to(model.device());
-  const Var loss = model.loss(ctx, hidden, labels, batch.sequences, 1);
+  const Var loss = model.loss(ctx, hidden, labels, batch.sequences, 1, token_losses);
   if (parallel.counts_loss()) add_elements(sum, sum, loss.value().reshape({1}));
   return label_tokens;
 }

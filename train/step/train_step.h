@@ -56,8 +56,9 @@ StepResult train_step(ParallelModel& model, Optimizer& optimizer, std::span<cons
 
 /// Adds the token losses of one batch to `sum` [1] f64, on the device of the model, and returns its label
 /// count. Nothing is recorded, and the host does not wait. Each rank adds a share; the sum over all ranks
-/// counts every replica's batch once.
+/// counts every replica's batch once. `token_losses`, where not null, is set as by Stack::loss() for the
+/// rank's own labels (ParallelModel::own_tokens), and is left undefined on ranks without the head.
 std::int64_t evaluate_loss(ParallelModel& model, const TokenBatch& batch, const KernelChoice* kernels,
-                           const Tensor& sum);
+                           const Tensor& sum, Tensor* token_losses = nullptr);
 
 }  // namespace nemocube
