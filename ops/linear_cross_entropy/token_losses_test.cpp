@@ -61,10 +61,11 @@ Outcome run(const Head& head, const Labels& labels, const std::string& variant, 
   const Var x = trained ? intermediate(head.x) : Var(head.x),
             weight = trained ? Var::leaf(head.weight) : Var(head.weight);
   Outcome got;
-  got.loss = linear_cross_entropy(
-                 ctx, x, weight, labels, 1, chunk, part, nullptr,
-                 {.bias = Var(head.bias), .soft_cap = head.soft_cap, .z_loss_weight = head.z_loss}, &got.tokens)
-                 .value();
+  got.loss =
+      linear_cross_entropy(ctx, x, weight, labels, 1, chunk, part, nullptr,
+                           {.bias = Var(head.bias), .soft_cap = head.soft_cap, .z_loss_weight = head.z_loss},
+                           &got.tokens)
+          .value();
   return got;
 }
 

@@ -107,8 +107,9 @@ TEST_CASE("grid runs: eval gives the numbers and answers of one rank") {
        {Grid{4, pipeline_of_experts}, Grid{2, zero_bubble}, Grid{4, more_ranks_than_heads},
         Grid{4, sequences_and_experts}, Grid{4, cut_rows_and_sequences}, Grid{2, experts}}) {
     CAPTURE(grid.overrides[0]);
-    const auto run = run_process(
-        mpirun(grid.ranks, plus(eval("grid.json", grid.overrides), {"--logprobs", "grid.jsonl"})), dir.path());
+    const auto run =
+        run_process(mpirun(grid.ranks, plus(eval("grid.json", grid.overrides), {"--logprobs", "grid.jsonl"})),
+                    dir.path());
     CAPTURE(run.err);
     REQUIRE(run.exit_code == 0);
     Json got = parse_json(run.out, "grid");

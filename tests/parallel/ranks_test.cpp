@@ -115,10 +115,10 @@ TEST_CASE("ranks: forward gives the log-probabilities of one rank, on every layo
   const fs::path goldens = source_dir() / "tests" / "goldens";
   const TestDir dir;
   const auto forward = [&](const std::string& model, const Words& layout) {
-    Words command{program(),  "forward",
-                  "--model",  (goldens / model).string(),
-                  "--input",  (goldens / model / "input.safetensors").string(),
-                  "--output", (dir / "out").string(),
+    Words command{program(),   "forward",
+                  "--model",   (goldens / model).string(),
+                  "--input",   (goldens / model / "input.safetensors").string(),
+                  "--output",  (dir / "out").string(),
                   "--logprobs"};
     for (const std::string& key : layout) command = plus(command, {"--set", "distributed." + key});
     return command;

@@ -151,7 +151,8 @@ void run(const EvalArguments& options, const Launch& launch) {
 
 void add_eval_command(Command& app) {
   auto o = std::make_shared<EvalArguments>();
-  Command* command = app.add_subcommand("eval", "Validation loss, log-probabilities of labels; exact match and F1 of SQuAD data");
+  Command* command = app.add_subcommand(
+      "eval", "Validation loss, log-probabilities of labels; exact match and F1 of SQuAD data");
   command->add_option("recipe", o->recipe, "recipe with model and validation_dataset")->required();
   command->add_option("--set", o->overrides, "key.sub=value: change the recipe; may be repeated")
       ->allow_extra_args(false);
@@ -165,14 +166,15 @@ void add_eval_command(Command& app) {
       ->capture_default_str()
       ->check(whole_number());
   command->add_flag("--json", o->json, "one JSON line for each validation set");
+  command->add_option("--logprobs", o->logprobs,
+                      "file to write: for each row a line of JSON with the log-probabilities of its labels; "
+                      "for a further set "
+                      "NAME, FILE_NAME");
   command->add_option(
-      "--logprobs", o->logprobs,
-      "file to write: for each row a line of JSON with the log-probabilities of its labels; for a further set "
-      "NAME, FILE_NAME");
-  command->add_option("--gather", o->gather,
-                      "of weights that ranks divide (ZeRO-3): once: gather all before the first batch of a set "
-                      "and give them back after its last; each: gather every block for each batch, in less "
-                      "memory; default: once with --logprobs, else each");
+      "--gather", o->gather,
+      "of weights that ranks divide (ZeRO-3): once: gather all before the first batch of a set "
+      "and give them back after its last; each: gather every block for each batch, in less "
+      "memory; default: once with --logprobs, else each");
   command->callback_of_ranks([o](const Launch& launch) { run(*o, launch); });
 }
 

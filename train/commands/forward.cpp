@@ -219,8 +219,8 @@ void run(const ForwardArguments& options, const Launch& launch) {
 
 void add_forward_command(Command& app) {
   auto o = std::make_shared<ForwardArguments>();
-  Command* command =
-      app.add_subcommand("forward", "Logits, loss and gradients of one batch, or log-probabilities of its tokens");
+  Command* command = app.add_subcommand(
+      "forward", "Logits, loss and gradients of one batch, or log-probabilities of its tokens");
   command->add_option("--model", o->model, "Hugging Face directory, checkpoint or directory of a run")
       ->required();
   add_adapter_option(*command, o->adapter);
@@ -241,9 +241,10 @@ void add_forward_command(Command& app) {
       "input, of the next token. Logits never exist as a whole");
   logprobs->excludes(grads);
   command
-      ->add_option("--set", o->overrides,
-                   "distributed.key=value, as in a recipe: how several ranks share the work of --logprobs; may "
-                   "be repeated")
+      ->add_option(
+          "--set", o->overrides,
+          "distributed.key=value, as in a recipe: how several ranks share the work of --logprobs; may "
+          "be repeated")
       ->allow_extra_args(false)
       ->needs(logprobs);
   command->add_option("--dtype", o->dtype, "f32, bf16 or f64: storage of the weights")->capture_default_str();

@@ -74,8 +74,7 @@ double host_value(const Tensor& losses) {
 
 ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> dataset,
                           std::int64_t batch_size, const KernelChoice* kernels, const StopAsked& stop,
-                          const OnProgress& progress, const OnScoredRows& on_rows,
-                          DataParallel::Held hold) {
+                          const OnProgress& progress, const OnScoredRows& on_rows, DataParallel::Held hold) {
   LoaderOptions options;
   options.batch_size = batch_size;
   options.dp_rank = model.replicas().rank();

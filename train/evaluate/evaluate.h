@@ -63,8 +63,8 @@ SquadResult answer_squad(ParallelModel& model, const Tokenizer& tokenizer, const
                          const OnProgress& progress = {},
                          const std::optional<ChatTemplate>& chat_template = std::nullopt);
 
-/// The file for the predictions or log-probabilities of a set: `path` for the set named "default"; for other sets "_NAME" goes
-/// before the extension (said.json -> said_train.json).
+/// The file for the predictions or log-probabilities of a set: `path` for the set named "default"; for other
+/// sets "_NAME" goes before the extension (said.json -> said_train.json).
 std::filesystem::path predictions_file(std::filesystem::path path, const std::string& set);
 /// Writes question id -> answer as JSON into predictions_file(), completely or not at all.
 void write_predictions(const std::filesystem::path& path, const std::string& set, const SquadResult& result);

@@ -42,16 +42,15 @@ std::vector<LabelLogProbability> own_log_probabilities(const ParallelModel& mode
     if (row >= labels.values.numel()) break;  // a place of the capacity that is left
     const auto token = static_cast<std::size_t>(tokens.data<std::int64_t>()[row]);
     // 0 - x: of certain tokens the logarithm is 0, not -0.
-    own.push_back({places.rows.at(token), places.positions.at(token),
-                   labels.targets.data<std::int64_t>()[i], 0 - losses.data<double>()[i]});
+    own.push_back({places.rows.at(token), places.positions.at(token), labels.targets.data<std::int64_t>()[i],
+                   0 - losses.data<double>()[i]});
   }
   return own;
 }
 
 std::vector<LabelLogProbability> all_log_probabilities(const ParallelModel& model,
                                                        std::span<const LabelLogProbability> own) {
-  const std::vector<std::int64_t> counts =
-      model.all().host_all_gather(static_cast<std::int64_t>(own.size()));
+  const std::vector<std::int64_t> counts = model.all().host_all_gather(static_cast<std::int64_t>(own.size()));
   std::vector<LabelLogProbability> all = model.all().host_all_gather_v(own, counts);
   std::ranges::sort(all, {}, [](const LabelLogProbability& p) { return std::tuple(p.row, p.position); });
   return all;

@@ -97,7 +97,8 @@ TEST_CASE("log-probabilities of ranks: weights are gathered once, and given back
   const auto data = std::make_shared<ScoredRowsData>();
   const auto gathers_of = [&](std::int64_t batch, DataParallel::Held hold) {
     const std::int64_t before = gathers(groups);
-    validate(parallel, data, batch, nullptr, {}, {}, [](const ScoredRows&) {}, hold);
+    validate(
+        parallel, data, batch, nullptr, {}, {}, [](const ScoredRows&) {}, hold);
     return gathers(groups) - before;
   };
   using Held = DataParallel::Held;

@@ -493,16 +493,16 @@ TEST_CASE("the strategy has a key of its own and AutoModel's classes") {
 }
 
 TEST_CASE("keys of a strategy belong to that strategy") {
-  const Recipe megatron = parse(with(
-      "distributed: {strategy: megatron_fsdp, data_parallel_sharding_strategy: optim, "
-      "overlap_grad_reduce: false, overlap_param_gather: false, grad_reduce_in_fp32: false, "
-      "average_in_collective: true}\ndist_env: {timeout_minutes: 0.5}\ndebug: {check_collectives: on}"));
+  const Recipe megatron = parse(
+      with("distributed: {strategy: megatron_fsdp, data_parallel_sharding_strategy: optim, "
+           "overlap_grad_reduce: false, overlap_param_gather: false, grad_reduce_in_fp32: false, "
+           "average_in_collective: true}\ndist_env: {timeout_minutes: 0.5}\ndebug: {check_collectives: on}"));
   CHECK(megatron.distributed.zero_dp_strategy == ZeroLevel::optimizer);
   CHECK_FALSE(megatron.distributed.overlap_grad_reduce);
   CHECK(megatron.dist_env.timeout_minutes == 0.5);
   CHECK(megatron.debug.check_collectives);
-  CHECK(megatron.no_effect == std::vector<std::string>{"distributed.average_in_collective",
-                                                       "distributed.grad_reduce_in_fp32"});
+  CHECK(megatron.no_effect ==
+        std::vector<std::string>{"distributed.average_in_collective", "distributed.grad_reduce_in_fp32"});
   const Recipe fsdp2 = parse(
       with("distributed: {reshard_after_forward: false, defer_fsdp_grad_sync: false, offload_policy: {a: b}, "
            "mp_policy: {_target_: torch.distributed.fsdp.MixedPrecisionPolicy, param_dtype: torch.bfloat16, "
