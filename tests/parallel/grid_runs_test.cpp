@@ -103,6 +103,8 @@ TEST_CASE("grid runs: eval gives the numbers and answers of one rank") {
   Json want = parse_json(one.out, "one");
   const double want_loss = want["val_loss"].get<double>();
   want.erase("val_loss");
+  CHECK(want["logprobs"] == "one.jsonl");
+  want["logprobs"] = "grid.jsonl";
   for (const Grid& grid :
        {Grid{4, pipeline_of_experts}, Grid{2, zero_bubble}, Grid{4, more_ranks_than_heads},
         Grid{4, sequences_and_experts}, Grid{4, cut_rows_and_sequences}, Grid{2, experts}}) {

@@ -121,6 +121,11 @@ void run(const EvalArguments& options, const Launch& launch) {
     if (speaks && !options.json)
       std::cout << "validation " << name << ": loss " << v.loss << " over "
                 << counted(v.label_tokens, "label token") << " in " << counted(v.samples, "row") << "\n";
+    if (scored) {
+      const std::string file = predictions_file(options.logprobs, name).string();
+      line["logprobs"] = file;
+      if (speaks && !options.json) std::cout << "  log-probabilities in " << printable(file) << "\n";
+    }
     if (section.kind == DatasetKind::squad) {
       progress.emplace(cat("answers ", name), "questions");
       const SquadResult squad = answer_squad(
