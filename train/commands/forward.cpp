@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -151,6 +152,10 @@ void run(const ForwardArguments& options, const Launch& launch) {
   std::optional<Recipe> layout;  // of log-probabilities
   ParallelSettings settings;
   if (options.logprobs) {
+    for (const std::string& word : options.overrides)
+      require(std::ranges::any_of(std::array{"distributed.", "dist_env.", "debug."},
+                                  [&](const char* section) { return word.starts_with(section); }),
+              "--set: want a key of distributed, dist_env or debug, got ", quote(word));
     layout = parse_recipe("", "forward", options.overrides, RecipeUse::ranks);
     settings = settle(*layout);
   }
