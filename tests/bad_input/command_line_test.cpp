@@ -27,7 +27,7 @@ TEST_CASE("command line: what is missing, unknown or contradictory is refused wi
       {{"forward", "--model", "x", "--input", "x", "--output", "x", "--grads", "--logprobs"}, {"excludes"}},
       {{"forward", "--model", "x", "--input", "x", "--output", "x", "--set", "distributed.tp_size=2"},
        {"--set requires --logprobs"}},
-      {{"forward", "--model", golden("all_four"), "--input", golden("all_four") + "/input.safetensors",
+      {{"forward", "--model", golden("all_four"), "--input", golden("all_four") / "input.safetensors",
         "--output", "x", "--logprobs", "--set", "optimizer.lr=1"},
        {"--set: want a key of distributed, dist_env or debug, got 'optimizer.lr=1'"}},
       {{"eval", "r.yaml", "--gather", "twice"}, {"--gather: want once or each, got 'twice'"}},
