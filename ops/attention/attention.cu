@@ -14,7 +14,7 @@ struct Row {
   __device__ Row(const Problem& p, const Span& span, const QueryTile& tile, int kv_head, int r)
       : scores(p, span, tile, kv_head, r) {
     const std::int64_t query = tile.first_query + tile.query_of(r);
-    position = query + span.distance;
+    position = p.place_of<true>(query) + span.distance;
     first_key = p.first_key(span, query);
   }
   /// Of local key j.
@@ -257,9 +257,7 @@ __global__ void __launch_bounds__(threads, 1) attention_dkv_kernel(const Backwar
   const std::int64_t column = std::int64_t{kv_head} * p.head_dim, k0 = index * tile;
   const int count = span.k_count() - k0 < tile ? static_cast<int>(span.k_count() - k0) : tile;
   const KeyRows<T> k(t.k, span.k_begin + k0, count, column), v(t.v, span.k_begin + k0, count, column);
-  // The first query that sees the tile's first key.
-  const std::int64_t diagonal = k0 - p.distance_of<extras>(span);
-  const std::int64_t first_row = p.causal && diagonal > 0 ? diagonal * p.group : 0,
+  const std::int64_t first_row = p.first_query<extras>(span, k0) * p.group,
                      row_end = extras ? p.query_end(span, k0 + count) * p.group : p.columns_of(span);
 
   for (int first = 0; first < p.head_dim; first += width) {

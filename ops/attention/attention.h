@@ -10,10 +10,11 @@ struct AttentionOptions {
   std::int64_t head_dim = 0;
   double scale = 0;  ///< of the scores; 0: head_dim^-0.5
   bool causal = true;
-  std::int64_t window = 0;  ///< with causal: keys that a query sees at most, the last ones; 0: no limit
-  double softcap = 0;       ///< c of scores c tanh(S / c); 0: none
-  Tensor slopes = {};       ///< [heads] m_h of ALiBi, of these query heads; undefined: none
-  Tensor query_scale = {};  ///< [T] s_i, a factor of the scores of each row of q; undefined: 1
+  std::int64_t window = 0;       ///< with causal: keys that a query sees at most, the last ones; 0: no limit
+  std::int64_t query_block = 1;  ///< B, with causal: queries stand together, B by B; 1: each for itself
+  double softcap = 0;            ///< c of scores c tanh(S / c); 0: none
+  Tensor slopes = {};            ///< [heads] m_h of ALiBi, of these query heads; undefined: none
+  Tensor query_scale = {};       ///< [T] s_i, a factor of the scores of each row of q; undefined: 1
 };
 
 /// Softmax attention within each sequence, without position embedding:
@@ -22,8 +23,9 @@ struct AttentionOptions {
 /// Sequence n of q attends to sequence n of k and v. With d = kv length - q length, query i stands at key
 /// i + d: where there are more keys than queries, the queries are the last rows (decoding with a cache of
 /// keys and values). With `causal` it sees key j when j <= i + d, with a `window` W besides when
-/// j > i + d - W. A query that sees no key gives 0. Keys outside of the windows are read only where they
-/// share a tile with keys inside.
+/// j > i + d - W. With a `query_block` B all queries of a block, which begins at a multiple of B, stand where
+/// its first one does: i is floor(i / B) B then, here and in the slopes. A query that sees no key gives 0.
+/// Keys outside of the windows are read only where they share a tile with keys inside.
 ///
 /// The other options change the scores of query head h in this order:
 ///     S_ij = scale s_i q_i . k_j                            s: query_scale
@@ -48,7 +50,8 @@ struct AttentionOptions {
 /// repeat     a sequence gives the same bits alone and packed with others, on any number of threads
 /// errors     shapes, dtypes, heads not a multiple of kv_heads, sequences that do not cover the rows or
 ///            differ in number; scale or softcap negative or not finite; window negative, or without causal;
-///            shape, dtype or device of slopes and query_scale
+///            query_block below 1, or above 1 without causal; shape, dtype or device of slopes and of
+///            query_scale
 /// variants   "tiled": online softmax, never more than a tile of scores; "plain": whole rows of scores
 /// source     "FlashAttention-2" (Dao, 2023) for the tiling and for the backward pass from lse; window:
 ///            "Longformer" (Beltagy et al., 2020) as transformers counts it, the query's own key among the W;

@@ -219,13 +219,15 @@ struct QueryBlock {
 template <bool extras>
 struct KeysSeen {
   bool causal;
-  int distance;           // from that key to the first query
-  int by_first, by_some;  // with `extras` by_some is of the keys that there are
+  int query_block, in_block;  // with `extras`; in_block: of the first query
+  int distance;               // from that key to the place of the first query
+  int by_first, by_some;      // with `extras` by_some is of the keys that there are
   __device__ KeysSeen(const Problem& p, const Span& span, const QueryTile& queries)
       : causal(p.causal),
-        distance(static_cast<int>(queries.first_query + Problem::distance_of<extras>(span))),
-        by_first(static_cast<int>(causal ? queries.first_query + 1 + Problem::distance_of<extras>(span)
-                                         : span.k_count())),
+        query_block(extras ? p.query_block : 1),
+        in_block(extras && p.query_block > 1 ? static_cast<int>(queries.first_query % p.query_block) : 0),
+        distance(static_cast<int>(queries.first_query - in_block + Problem::distance_of<extras>(span))),
+        by_first(static_cast<int>(causal ? distance + 1 : span.k_count())),
         by_some(by(queries, queries.count - 1)) {
     if constexpr (extras) by_some = min(by_some, static_cast<int>(span.k_count()));
   }
@@ -236,7 +238,17 @@ struct KeysSeen {
   }
   /// Not above 0: none.
   __device__ int by(const QueryTile& queries, int row) const {
-    return causal ? by_first + queries.query_of(row) : by_first;
+    return causal ? by_first + place_of(queries.query_of(row)) : by_first;
+  }
+  /// From the first key to the place of the row's query.
+  __device__ int distance_of(const QueryTile& queries, int row) const {
+    return distance + place_of(queries.query_of(row));
+  }
+  /// Of a query so many behind the first one, from the place of that.
+  __device__ int place_of(int query) const {
+    if constexpr (extras)
+      if (query_block > 1) return (in_block + query) / query_block * query_block;
+    return query;
   }
   /// Skips the keys before the windows of all rows, and returns how many they are.
   __device__ int skip_to_window(const Problem& p) {

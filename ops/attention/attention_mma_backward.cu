@@ -74,8 +74,7 @@ __global__ void __launch_bounds__(threads, 2) attention_dq_mma_kernel(const Back
     if constexpr (extras)
       // P times what the gradient of softcap takes.
       change_scores(
-          s, rows_of_thread, p, at,
-          [&](int i) { return seen.distance + block.queries.query_of(anew(at.row(i))); },
+          s, rows_of_thread, p, at, [&](int i) { return seen.distance_of(block.queries, anew(at.row(i))); },
           [&](float score, int i, float passed) { return exp2_of(score - lse[i]) * passed; });
     else
 #pragma unroll
@@ -211,7 +210,7 @@ __global__ void __launch_bounds__(threads, 2)
   const std::int64_t diagonal = block.first_key - p.distance_of<extras>(block.span);
   const std::int64_t row_end =
       extras ? p.query_end(block.span, block.first_key + block.count) * p.group : p.columns_of(block.span);
-  const std::int64_t first_tile = p.causal && diagonal > 0 ? diagonal * p.group / columns : 0,
+  const std::int64_t first_tile = p.first_query<extras>(block.span, block.first_key) * p.group / columns,
                      tiles = (row_end + columns - 1) / columns - block.part;
   int left = tiles > first_tile ? static_cast<int>((tiles - first_tile + to.parts - 1) / to.parts) : 0;
   QueryTile queries(p, block.span, left > 0 ? (tiles - 1) * columns : 0, columns);
@@ -222,9 +221,16 @@ __global__ void __launch_bounds__(threads, 2)
   int own_seen = 0, own_distance = 0;
   RowScores own_scores;
   bool next_hidden = false, some_hidden;  // whether there are keys that a query of the tile does not see
+  // From the first key of the block to the place of a query of the tile.
+  const auto distance_of = [&](int r) {
+    if constexpr (extras)
+      return static_cast<int>(p.place_of<true>(queries.first_query + queries.query_of(r)) - diagonal);
+    else
+      return static_cast<int>(queries.first_query - diagonal) + queries.query_of(r);
+  };
   const auto keys_seen = [&](int r) {
     if (!p.causal) return block.count;
-    const int seen = static_cast<int>(queries.first_query - diagonal) + queries.query_of(r) + 1;
+    const int seen = distance_of(r) + 1;
     return seen < block.count ? seen : block.count;
   };
   // Begins the copies of the next tile. The warps of dk make them, while those of dv have exponentials to
@@ -243,15 +249,13 @@ __global__ void __launch_bounds__(threads, 2)
       own_delta = *rows_in(t.delta, 1)(thread);
       own_seen = keys_seen(thread);
       if constexpr (extras) {
-        own_distance = static_cast<int>(queries.first_query - diagonal) + queries.query_of(thread);
+        own_distance = distance_of(thread);
         own_scores = RowScores(p, block.span, queries, block.kv_head, thread);
       }
     }
     next_hidden = queries.count < columns || keys_seen(0) < block.count;
     if constexpr (extras)
-      next_hidden = next_hidden || (p.window > 0 && static_cast<int>(queries.first_query - diagonal) +
-                                                            queries.query_of(queries.count - 1) >=
-                                                        p.window);
+      next_hidden = next_hidden || (p.window > 0 && distance_of(queries.count - 1) >= p.window);
     queries.retreat(step_queries, step_heads);
     queries.count = columns;
   };

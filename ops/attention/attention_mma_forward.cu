@@ -98,8 +98,7 @@ __global__ void __launch_bounds__(threads, 2) attention_forward_mma_kernel(const
     multiply(s, q_tile, k_tile, at);
     if constexpr (extras)
       change_scores(
-          s, rows_of_thread, p, at,
-          [&](int i) { return seen.distance + block.queries.query_of(anew(at.row(i))); },
+          s, rows_of_thread, p, at, [&](int i) { return seen.distance_of(block.queries, anew(at.row(i))); },
           [](float score, int, float) { return score; });
     if (seen.some_hidden(p, block.queries, keys)) {
       hide(s, seen, block.queries, -infinity, at);

@@ -33,8 +33,9 @@ struct Plain {
 
   /// The key row where query row `i` of the pair stands: less than that of the first key, or more than that
   /// of the last one, where it stands at none.
-  static std::int64_t own_key(const AttentionPair& pair, std::int64_t i) {
-    return pair.keys.begin + i - pair.queries.begin + pair.distance;
+  std::int64_t own_key(const AttentionPair& pair, std::int64_t i) const {
+    const std::int64_t q = (i - pair.queries.begin) / options.query_block * options.query_block;
+    return pair.keys.begin + q + pair.distance;
   }
   /// The key rows that query row `i` of the pair sees.
   Range keys_of(const AttentionPair& pair, std::int64_t i) const {

@@ -46,6 +46,7 @@ struct Problem {
   // What only kernels with `extras` look at; 0 and null: none.
   bool far;  ///< queries need not stand at the last keys
   int window;
+  int query_block;
   float softcap;  ///< times log2(e)
   float factor;   ///< of products, for scores in powers of two, or for S / c with softcap
   const float *slopes, *query_scale;
@@ -65,6 +66,7 @@ struct Problem {
         k_rows(in.k.rows()),
         far(in.options.causal && !in.pairs.at_last_keys()),
         window(static_cast<int>(std::min<std::int64_t>(in.options.window, 1 << 30))),
+        query_block(static_cast<int>(std::min<std::int64_t>(in.options.query_block, 1 << 30))),
         softcap(static_cast<float>(in.options.softcap) * log2_e),
         factor(in.options.softcap > 0 ? static_cast<float>(in.options.scale / in.options.softcap)
                                       : scale * log2_e),
@@ -72,7 +74,9 @@ struct Problem {
         query_scale(in.options.query_scale ? data_of<float>(in.options.query_scale) : nullptr) {}
 
   /// Whether the kernels with `extras` have to run.
-  bool has_extras() const { return far || window > 0 || softcap > 0 || slopes || query_scale; }
+  bool has_extras() const {
+    return far || window > 0 || query_block > 1 || softcap > 0 || slopes || query_scale;
+  }
 
   __host__ __device__ std::int64_t columns_of(const Span& span) const {
     return (span.q_end - span.q_begin) * group;
@@ -82,25 +86,42 @@ struct Problem {
   __device__ static std::int64_t distance_of(const Span& span) {
     return extras ? span.distance : span.k_count() - span.q_count();
   }
+  /// The query of a pair at whose place query `i` stands.
+  template <bool extras>
+  __device__ std::int64_t place_of(std::int64_t i) const {
+    return extras && query_block > 1 ? i / query_block * query_block : i;
+  }
+  /// The first query of a pair that stands at the place of query `i` or behind; pre: i >= 0.
+  template <bool extras>
+  __device__ std::int64_t first_standing(std::int64_t i) const {
+    return extras && query_block > 1 ? (i + query_block - 1) / query_block * query_block : i;
+  }
+  /// The first query of a pair that sees its key `k`.
+  template <bool extras>
+  __device__ std::int64_t first_query(const Span& span, std::int64_t k) const {
+    const std::int64_t diagonal = k - distance_of<extras>(span);
+    return causal && diagonal > 0 ? first_standing<extras>(diagonal) : 0;
+  }
   /// Keys that query `i` of a pair sees.
   template <bool extras>
   __device__ std::int64_t keys_seen(const Span& span, std::int64_t i) const {
     if (!causal) return span.k_count();
-    const std::int64_t seen = i + 1 + distance_of<extras>(span);
+    const std::int64_t seen = place_of<extras>(i) + 1 + distance_of<extras>(span);
     return seen < 0 ? 0 : seen < span.k_count() ? seen : span.k_count();
   }
   /// The first key that query `i` of a pair sees, in kernels with `extras`.
   __device__ std::int64_t first_key(const Span& span, std::int64_t i) const {
     if (window == 0) return 0;
-    const std::int64_t first = i + 1 + span.distance - window;
+    const std::int64_t first = place_of<true>(i) + 1 + span.distance - window;
     return first < 0 ? 0 : first < span.k_count() ? first : span.k_count();
   }
   /// One past the last query of a pair that sees some of the keys before key `k_end`, in kernels with
   /// `extras`.
   __device__ std::int64_t query_end(const Span& span, std::int64_t k_end) const {
     if (window == 0) return span.q_count();
-    const std::int64_t end = k_end - 1 + window - span.distance;
-    return end < 0 ? 0 : end < span.q_count() ? end : span.q_count();
+    const std::int64_t place = k_end - 1 + window - span.distance,
+                       end = place < 0 ? 0 : first_standing<true>(place);
+    return end < span.q_count() ? end : span.q_count();
   }
 };
 

@@ -75,17 +75,25 @@ struct Span {
         k_count(pair.keys.size()),
         distance(pair.distance),
         window(in.options.window),
+        query_block(in.options.query_block),
         causal(in.options.causal) {}
-  std::int64_t kv_head, q_begin, q_count, k_begin, k_count, distance, window;
+  std::int64_t kv_head, q_begin, q_count, k_begin, k_count, distance, window, query_block;
   bool causal;
 
-  /// Keys that the queries before local row `q_end` see.
+  /// The key at which local query `q` stands.
+  std::int64_t position(std::int64_t q) const { return q / query_block * query_block + distance; }
+  /// The first local query that stands at `key` or behind.
+  std::int64_t first_query(std::int64_t key) const {
+    const std::int64_t q = std::max<std::int64_t>(key - distance, 0);
+    return (q + query_block - 1) / query_block * query_block;
+  }
+  /// Keys that the queries before local row `q_end` see; pre: q_end > 0.
   std::int64_t keys_before(std::int64_t q_end) const {
-    return causal ? std::clamp<std::int64_t>(q_end + distance, 0, k_count) : k_count;
+    return causal ? std::clamp<std::int64_t>(position(q_end - 1) + 1, 0, k_count) : k_count;
   }
   /// The first key that the queries from local row `q` on see.
   std::int64_t first_key(std::int64_t q) const {
-    return window > 0 ? std::clamp<std::int64_t>(q + distance - window + 1, 0, k_count) : 0;
+    return window > 0 ? std::clamp<std::int64_t>(position(q) - window + 1, 0, k_count) : 0;
   }
 };
 
@@ -115,10 +123,9 @@ void hide(A* columns, const Geometry& g, const Span& span, const Block& block, s
   const auto column_of = [&](std::int64_t query) {
     return std::clamp<std::int64_t>((query - block.first) * g.group, 0, block.columns);
   };
-  const std::int64_t first_query = j - span.distance;
-  std::fill_n(columns, column_of(first_query), instead);
+  std::fill_n(columns, column_of(span.first_query(j)), instead);
   if (span.window > 0)
-    std::fill(columns + column_of(first_query + span.window), columns + block.columns, instead);
+    std::fill(columns + column_of(span.first_query(j + span.window)), columns + block.columns, instead);
 }
 
 /// Applies softcap and slopes to scores. Rows of q are multiplied by factor() and their
@@ -162,7 +169,7 @@ class ScoreChanges {
       for (std::int64_t h = 0; h < g_.group; ++h) {
         const auto c = static_cast<std::size_t>(i * g_.group + h);
         slopes_[c] = static_cast<A>(of_heads[h]) * static_cast<A>(log2_e);
-        positions_[c] = static_cast<A>(block.first + i + span.distance);
+        positions_[c] = static_cast<A>(span.position(block.first + i));
       }
   }
   /// Turns the products of local key `j` into scores in powers of two; `passed` becomes 1 - tanh^2 where

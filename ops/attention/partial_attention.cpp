@@ -33,6 +33,9 @@ void check_inputs(const AttentionInputs& in) {
           o.scale);
   require(o.window >= 0, "attention: window: want at least 0, got ", o.window);
   require(o.window == 0 || o.causal, "attention: window: want causal attention with a window of ", o.window);
+  require(o.query_block >= 1, "attention: query_block: want at least 1, got ", o.query_block);
+  require(o.query_block == 1 || o.causal, "attention: query_block: want causal attention with blocks of ",
+          o.query_block);
   require(std::isfinite(o.softcap) && o.softcap >= 0, "attention: softcap: want a finite value >= 0, got ",
           o.softcap);
   require(in.q.defined() && in.q.ndim() == 2, "attention: q: want 2 dimensions");

@@ -13,7 +13,9 @@ namespace nemocube {
 /// Rows of q, and the rows of k and v that they attend to: consecutive rows of one sequence. `distance` is
 /// the position of the first query in the sequence minus the position of the first key, any number; unless
 /// given, the queries stand at the last of the keys. With d = distance, query i of the pair sees key j of the
-/// pair with `causal` when j <= i + d, and with a window W when j > i + d - W; slopes count i + d - j.
+/// pair with `causal` when j <= i + d, and with a window W when j > i + d - W; slopes count i + d - j. A
+/// query_block counts the queries of the pair: with B and d = B - 1, and W = B, a query sees the keys of its
+/// own block; with d = -1 those of the blocks before.
 struct AttentionPair {
   Range queries, keys;
   std::int64_t distance = keys.size() - queries.size();
