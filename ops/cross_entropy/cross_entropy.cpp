@@ -67,10 +67,13 @@ void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logi
                  const GradScale& scale, const VocabularyPart& part, const LogitShape& shape,
                  const Tensor& without_z) {
   const bool z_loss = shape.z_loss_weight != 0;
+  const auto weigh = [&] {
+    if (scale.rows && losses.numel() > 0) weigh_losses(losses, scale.rows);
+  };
   if (dlogits && !part.reduction && !z_loss) {
     softmax_losses_and_gradient(dlogits, losses, logits, labels, scale, shape);
     if (without_z) without_z.copy_from(losses);
-    return;
+    return weigh();
   }
   const RowStatistics statistics = row_statistics(logits, labels, part, shape);
   row_losses(losses, statistics, labels);
@@ -78,6 +81,12 @@ void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logi
   const Tensor first = z_loss && dlogits ? first_of_all(logits, statistics, labels, part, shape) : Tensor();
   if (dlogits) softmax_gradient(dlogits, logits, statistics, labels, part.begin, scale, shape);
   if (z_loss) add_z_loss(losses, dlogits, statistics, first, labels, part.begin, scale, shape);
+  weigh();
+}
+
+GradScale with_weights(GradScale scale, const Tensor& weights) {
+  scale.rows = weights;
+  return scale;
 }
 
 Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, const GradScale& grad_scale,
@@ -92,7 +101,8 @@ Var cross_entropy(Context& ctx, const Var& logits, const Labels& labels, const G
   const Tensor sum = Tensor::empty({}, accumulate_dtype(z.dtype()), z.device());
   Var loss = make_result(sum, ctx.records({&logits, &options.bias}));
   const Tensor dz = loss.needs_grad() ? Tensor::empty(z.shape(), z.dtype(), z.device()) : Tensor();
-  form_losses(losses, dz, z, labels.values, grad_scale, part, logit_shape(options));
+  form_losses(losses, dz, z, labels.values, with_weights(grad_scale, labels.weights), part,
+              logit_shape(options));
   sum_losses(sum, losses);
   if (loss.needs_grad())
     ctx.tape->record(op, [dz, in = logits.node(), bias = options.bias.node(), out = loss.node()] {

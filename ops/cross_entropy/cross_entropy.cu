@@ -210,6 +210,16 @@ void losses(const Tensor& losses, const RowStatistics& s, const Tensor& labels) 
          static_cast<const std::int64_t*>(data_of<std::int64_t>(labels)), losses.numel());
 }
 
+__global__ void __launch_bounds__(row_threads)
+    weigh_kernel(double* losses, const double* weights, std::int64_t rows) {
+  for_own_row(rows, [&](std::int64_t row) { losses[row] *= weights[row]; });
+}
+
+void weigh(const Tensor& losses, const Tensor& weights) {
+  launch("cross_entropy weigh", weigh_kernel, blocks_for(losses.numel(), row_threads), row_threads,
+         data_of<double>(losses), static_cast<const double*>(data_of<double>(weights)), losses.numel());
+}
+
 // Thread t of one block adds losses t, t + sum_threads, ..; the block adds the sums of its threads.
 constexpr int sum_threads = 512;
 
@@ -270,7 +280,7 @@ __global__ void gradient_kernel(RowBlocks grid, Rows<D> d, Rows<T> logits, const
     if (label != ignored_label) {
       const RowGradient row{.shift = max[r],
                             .factor = 1 / sums.row(r)[0],
-                            .scale = static_cast<float>(scale.value()),
+                            .scale = static_cast<float>(scale.value(r)),
                             .label = label - begin};
       Pack<T, N>::template load<aligned>(logits.row(r) + c, aligned ? N : count).read(z);
       shape.template apply<aligned>(z, c, aligned ? N : count);
@@ -348,7 +358,7 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) losses[row] = loss_of(s.max, s.sum, logit);
 
   const RowGradient of_row{
-      .shift = s.max, .factor = 1 / s.sum, .scale = static_cast<float>(scale.value()), .label = label};
+      .shift = s.max, .factor = 1 / s.sum, .scale = static_cast<float>(scale.value(row)), .label = label};
   for (std::int64_t t = tiles - 1; t >= 0; --t) {
     if (t > held)
       next = load_tile<aligned, threads>(z, (t - 1) * columns, cols);
@@ -460,6 +470,7 @@ void shape_rows(const Tensor& logits, const LogitShape& shape) {
 const Provide provided[] = {{column_statistics, statistics},
                             {rescale_sums, rescale},
                             {row_losses, losses},
+                            {weigh_losses, weigh},
                             {sum_losses, sum},
                             {softmax_gradient, gradient},
                             {softmax_losses_and_gradient, losses_and_gradient},

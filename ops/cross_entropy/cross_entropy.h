@@ -9,6 +9,7 @@
 /// rows that do not count. Losses are sums over the labelled rows, not means: the caller divides by the label
 /// count of the whole batch over all devices, which is known before the step.
 ///
+/// weights    of Labels: loss[t] and dz[t] are multiplied by w[t], a z loss included
 /// labels     Labels on the device of the logits, one for each row; -100 or in [0, V), where V counts the
 ///            tokens of the whole vocabulary. The caller checks labels; here the logit of a token outside of
 ///            the vocabulary counts as 0

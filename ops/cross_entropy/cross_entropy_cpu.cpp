@@ -201,6 +201,10 @@ void row_losses(const Tensor& losses, const RowStatistics& statistics, const Ten
   });
 }
 
+void weigh_losses(const Tensor& losses, const Tensor& weights) {
+  for (std::int64_t r = 0; r < losses.numel(); ++r) losses.data<double>()[r] *= weights.data<double>()[r];
+}
+
 void sum_losses(const Tensor& loss, const Tensor& losses) {
   double sum = 0;
   for (std::int64_t r = 0; r < losses.numel(); ++r) sum += losses.data<double>()[r];
@@ -211,7 +215,6 @@ void sum_losses(const Tensor& loss, const Tensor& losses) {
 void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStatistics& statistics,
                       const Tensor& labels, std::int64_t begin, const GradScale& grad_scale,
                       const LogitShape& shape) {
-  const double scale = grad_scale.value();
   visit_gradient(dlogits, logits, [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
     using A = acc_t<T>;
     for_shaped_rows<T>(logits, labels, shape, [&](std::int64_t r, const auto* z) {
@@ -224,7 +227,7 @@ void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStat
                      {.label = label - begin,
                       .shift = statistics.max.data<A>()[r],
                       .factor = A(1) / statistics.sums.row<A>(r)[0],
-                      .scale = static_cast<A>(scale)},
+                      .scale = static_cast<A>(grad_scale.value(r))},
                      shape.soft_cap);
     });
   });
@@ -232,7 +235,6 @@ void softmax_gradient(const Tensor& dlogits, const Tensor& logits, const RowStat
 
 void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, const Tensor& logits,
                                  const Tensor& labels, const GradScale& grad_scale, const LogitShape& shape) {
-  const double scale = grad_scale.value();
   visit_gradient(dlogits, logits, [&]<class D, class T>(TypeTag<D>, TypeTag<T>) {
     using A = acc_t<T>;
     for_shaped_rows<T>(logits, labels, shape, [&](std::int64_t r, const auto* z) {
@@ -244,9 +246,10 @@ void softmax_losses_and_gradient(const Tensor& dlogits, const Tensor& losses, co
       }
       const A most = largest(z, n), sum = exp_sum(z, n, most);
       losses.data<double>()[r] = row_loss(most, sum, at_label(z, n, label));
-      gradient_row(dlogits.row<D>(r), z, n,
-                   {.label = label, .shift = most, .factor = A(1) / sum, .scale = static_cast<A>(scale)},
-                   shape.soft_cap);
+      gradient_row(
+          dlogits.row<D>(r), z, n,
+          {.label = label, .shift = most, .factor = A(1) / sum, .scale = static_cast<A>(grad_scale.value(r))},
+          shape.soft_cap);
     });
   });
 }
@@ -270,7 +273,7 @@ void first_of_max(const Tensor& first, const Tensor& logits, const RowStatistics
 void add_z_loss(const Tensor& losses, const Tensor& dlogits, const RowStatistics& statistics,
                 const Tensor& first, const Tensor& labels, std::int64_t begin, const GradScale& grad_scale,
                 const LogitShape& shape) {
-  const double weight = shape.z_loss_weight, scale = grad_scale.value();
+  const double weight = shape.z_loss_weight;
   const DType dtype = dlogits ? dlogits.dtype() : statistics.max.dtype();
   visit_float("cross_entropy", dtype, [&]<class D>(TypeTag<D>) {
     using A = acc_t<D>;
@@ -285,8 +288,9 @@ void add_z_loss(const Tensor& losses, const Tensor& dlogits, const RowStatistics
       const auto v = static_cast<std::int64_t>(column);
       const A softmax = A(1) / statistics.sums.row<A>(r)[0], of_label = v == label - begin ? A(1) : A(0),
               t = shape.soft_cap > 0 ? static_cast<A>(most / shape.soft_cap) : A(0);
-      dlogits.row<D>(r)[v] = static_cast<D>(
-          static_cast<A>(scale) * (softmax - of_label + static_cast<A>(2 * weight * most)) * (A(1) - t * t));
+      dlogits.row<D>(r)[v] =
+          static_cast<D>(static_cast<A>(grad_scale.value(r)) *
+                         (softmax - of_label + static_cast<A>(2 * weight * most)) * (A(1) - t * t));
     }
   });
 }

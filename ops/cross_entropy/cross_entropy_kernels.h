@@ -19,6 +19,9 @@ struct LogitShape {
 };
 LogitShape logit_shape(const LogitOptions& options);
 
+/// The scale with these factors of rows, which are undefined where they are 1.
+GradScale with_weights(GradScale scale, const Tensor& weights);
+
 /// What loss and gradient of each row need of its logits z over the whole vocabulary, in their accumulation
 /// dtype. Zeros in rows without label.
 struct RowStatistics {
@@ -30,11 +33,11 @@ struct RowStatistics {
     fn(sums);
   }
 };
-/// Sets `losses` [rows] f64 to the loss of each row of logits [rows, tokens of `part`], and `dlogits`, where
-/// it is defined, to their gradient; zeros in rows without label. `dlogits` may be `logits`, or bf16 for f32
-/// logits. A cut vocabulary costs two messages, one for each member of RowStatistics, and a third one for the
-/// gradient of a z loss; none when there are no rows. `without_z`, where it is defined, gets the losses
-/// without the z loss.
+/// Sets `losses` [rows] f64 to the loss of each row of logits [rows, tokens of `part`], times its factor in
+/// `scale` (GradScale::rows), and `dlogits`, where it is defined, to their gradient; zeros in rows without
+/// label. `dlogits` may be `logits`, or bf16 for f32 logits. A cut vocabulary costs two messages, one for
+/// each member of RowStatistics, and a third one for the gradient of a z loss; none when there are no rows.
+/// `without_z`, where it is defined, gets the losses without the z loss and without factors.
 void form_losses(const Tensor& losses, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
                  const GradScale& scale, const VocabularyPart& part, const LogitShape& shape,
                  const Tensor& without_z = {});
@@ -51,6 +54,8 @@ void rescale_sums(const RowStatistics& statistics, const Tensor& own_max);
 
 /// Sets `losses` [rows] f64 to the loss of each row, 0 for rows without label.
 void row_losses(const Tensor& losses, const RowStatistics& statistics, const Tensor& labels);
+/// losses [rows] f64 *= weights [rows] f64.
+void weigh_losses(const Tensor& losses, const Tensor& weights);
 /// loss [] = the sum of losses [rows] f64, added in f64 and rounded to the dtype of `loss`. Added in their
 /// order; on CUDA as the sums of 512 interleaved sets of rows.
 void sum_losses(const Tensor& loss, const Tensor& losses);
@@ -92,6 +97,7 @@ inline const Kernel<cpu::shape_logits> shape_logits_kernel("cross_entropy/shape"
 inline const Kernel<cpu::column_statistics> column_statistics("cross_entropy/statistics");
 inline const Kernel<cpu::rescale_sums> rescale_sums("cross_entropy/rescale");
 inline const Kernel<cpu::row_losses> row_losses("cross_entropy/losses");
+inline const Kernel<cpu::weigh_losses> weigh_losses("cross_entropy/weigh");
 inline const Kernel<cpu::sum_losses> sum_losses("cross_entropy/sum");
 inline const Kernel<cpu::softmax_gradient> softmax_gradient("cross_entropy/gradient");
 inline const Kernel<cpu::softmax_losses_and_gradient> softmax_losses_and_gradient(

@@ -7,11 +7,15 @@ namespace nemocube::cuda {
 /// A GradScale, for kernels.
 struct DeviceScale {
   double number;
-  const double* factor;  // null: 1
-  __device__ double value() const { return factor ? number * *factor : number; }
+  const double *factor, *rows;  // null: 1
+  __device__ double value(std::int64_t row) const {
+    const double common = factor ? number * *factor : number;
+    return rows ? common * rows[row] : common;
+  }
 };
 inline DeviceScale on_device(const GradScale& scale) {
-  return {scale.number, scale.tensor ? data_of<double>(scale.tensor) : nullptr};
+  const auto numbers = [](const Tensor& t) { return t ? data_of<double>(t) : nullptr; };
+  return {scale.number, numbers(scale.tensor), numbers(scale.rows)};
 }
 
 }  // namespace nemocube::cuda

@@ -16,12 +16,17 @@ struct GradScale {
 
   double number = 1;
   Tensor tensor;  ///< undefined: 1. The factor is the product of both
+  Tensor rows;    ///< [rows] f64: one more factor for each row of the gradients; undefined: 1
   template <class Fn>
   void for_each_tensor(Fn&& fn) const {
     fn(tensor);
+    fn(rows);
   }
-  /// For kernels of the CPU.
-  double value() const { return tensor ? number * *tensor.data<double>() : number; }
+  /// Of a row, for kernels of the CPU.
+  double value(std::int64_t row) const {
+    const double common = tensor ? number * *tensor.data<double>() : number;
+    return rows ? common * rows.data<double>()[row] : common;
+  }
 };
 
 }  // namespace nemocube

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(row_threads)
   const auto v = static_cast<std::int64_t>(column);
   const float t = cap > 0 ? static_cast<float>(most / cap) : 0;
   const float softmax = 1 / sums.row(row)[0], of_label = v == labels[row] - begin ? 1 : 0;
-  d.row(row)[v] = rounded<D>(static_cast<float>(scale.value()) *
+  d.row(row)[v] = rounded<D>(static_cast<float>(scale.value(row)) *
                              (softmax - of_label + static_cast<float>(2 * weight * most)) * (1 - t * t));
 }
 

@@ -22,15 +22,16 @@ const Variants<CrossEntropyVariant> cross_entropy_variants("cross_entropy",
 /// The labelled rows of x and their labels.
 struct Labelled {
   Tensor x;  // [at least count, in]: zeros follow the labelled rows; x itself when every row may be labelled
-  Tensor labels;  // [count]
+  Tensor labels;   // [count]
+  Tensor weights;  // [count]; undefined: 1
 };
 
 Labelled gather(const Tensor& x, const Labels& labels) {
   const std::int64_t n = labels.count();
-  if (n == x.rows()) return {x, labels.values};
+  if (n == x.rows()) return {x, labels.values, labels.weights};
   const Tensor found = Tensor::empty({product_rows(labels.rows), x.cols()}, x.dtype(), x.device());
   gather_labelled(found, x, labels.rows);
-  return {found, labels.targets};
+  return {found, labels.targets, labels.target_weights};
 }
 
 // The gradient of x from the gradient of the labelled rows of x.
@@ -108,7 +109,9 @@ Tensor run_chunks(const Labelled& in, const Tensor& weight, const std::optional<
     if (adapter) branch.emplace(adapter->of_rows(at, length)).add_to(logits);
     const Tensor real_logits = logits.narrow(0, 0, real);
     const Tensor grads = all_grads.narrow(0, 0, length), real_grads = grads.narrow(0, 0, real);
-    form_losses(losses, backward ? real_grads : Tensor(), real_logits, labels, grad_scale, part, shape,
+    const GradScale scale =
+        with_weights(grad_scale, in.weights ? in.weights.narrow(0, begin, real) : Tensor());
+    form_losses(losses, backward ? real_grads : Tensor(), real_logits, labels, scale, part, shape,
                 without_z ? without_z.narrow(0, begin, real) : Tensor());
     if (!backward) continue;
     grads.narrow(0, real, length - real).zero();
@@ -166,7 +169,7 @@ Var fused(Context& ctx, const Var& x, const Var& weight, const Labels& labels, c
     to.db = gradient_place(b);
   }
   const LogitShape shape = logit_shape(options);
-  const Tensor without_z = token_losses && shape.z_loss_weight != 0
+  const Tensor without_z = token_losses && (shape.z_loss_weight != 0 || in.weights)
                                ? Tensor::empty({labels.count()}, DType::f64, xv.device())
                                : Tensor();
   const Tensor losses = run_chunks(in, w, branch, to, grad_scale, chunk_rows, part, shape, without_z);
