@@ -30,12 +30,25 @@ struct NoiseTraining {
   bool operator==(const NoiseTraining&) const = default;
 };
 
+/// How a run trains a model that denoises its text (docs/block_diffusion.md).
+enum class Paradigm {
+  autoregressive,  ///< rows see the rows before them
+  bidirectional,   ///< rows see all rows of their sequence
+  block_diff,      ///< sequences 2n and 2n + 1 are the noised and the clean half of a text
+};
+struct DiffusionTraining {
+  Paradigm paradigm = Paradigm::autoregressive;
+  std::int64_t block_size = 0;  ///< block_diff: rows of a block, at least 1
+  bool operator==(const DiffusionTraining&) const = default;
+};
+
 /// Trained tensors and additions of a run. By default the whole model is trained as config.json describes it,
 /// without its multi-token prediction.
 struct ModelChoices {
   std::set<TensorName> frozen;  ///< tensors that are not trained
   LoraAdapters lora;
   NoiseTraining noise;
+  DiffusionTraining diffusion;
   MtpTraining mtp;  ///< trained (depths > 0): stored_depths() is num_nextn_predict_layers
 
   bool operator==(const ModelChoices&) const = default;

@@ -205,6 +205,29 @@ void check_token(const char* key, std::int64_t id, std::int64_t vocab_size) {
 
 void ModelConfig::validate() const { ModelSetup(*this).validate(); }
 
+namespace {
+void check_diffusion(const ModelSetup& setup) {
+  const DiffusionTraining& training = setup.choices.diffusion;
+  if (const auto& diffusion = setup.config.diffusion) {
+    check_token("mask_token_id", diffusion->mask_token_id, setup.config.vocab_size);
+    require(diffusion->block_size >= 1, "block_size: want at least 1, got ", diffusion->block_size);
+  }
+  if (training.paradigm == Paradigm::autoregressive) return;
+  require(setup.config.diffusion.has_value(),
+          "denoising: want a model that denoises (such as Nemotron-Labs-Diffusion), got another");
+  require(training.paradigm != Paradigm::block_diff || training.block_size >= 1,
+          "block diffusion: block_size: want at least 1, got ", training.block_size);
+  require(setup.choices.mtp.depths == 0, "denoising: want no multi-token prediction, got ",
+          setup.choices.mtp.depths, " depths");
+  for (const BlockVariant& v : setup.variants()) {
+    if (v.kind != attention_block) continue;
+    require(v.config->attention.window == 0, "denoising: want attention without a window, got one of ",
+            v.config->attention.window, " keys");
+    require(!v.config->attention.alibi, "denoising: want attention without ALiBi");
+  }
+}
+}  // namespace
+
 void ModelSetup::validate() const {
   const ModelConfig& c = config;
   const MtpTraining& mtp = choices.mtp;
@@ -248,6 +271,7 @@ void ModelSetup::validate() const {
   const NoiseTraining& noise = choices.noise;
   require(std::isfinite(noise.alpha) && noise.alpha >= 0,
           "noise on the embeddings: alpha: want a number of at least 0, got ", noise.alpha);
+  check_diffusion(*this);
 }
 
 namespace {

@@ -43,6 +43,13 @@ std::string of_block(std::optional<std::int64_t> own);
 /// Calls `check`. Where the variant is a block's own, the message of an Error begins with "block 3: ".
 void check_block(const BlockVariant& variant, const std::function<void()>& check);
 
+/// What a model that denoises text knows of it.
+struct DiffusionConfig {
+  std::int64_t mask_token_id = 100;  ///< stands for what is to be found
+  std::int64_t block_size = 32;      ///< tokens that are found together
+  bool operator==(const DiffusionConfig&) const = default;
+};
+
 struct ModelConfig : BlockConfig {
   std::int64_t vocab_size = 131072;
   std::vector<BlockKind> blocks;
@@ -68,6 +75,7 @@ struct ModelConfig : BlockConfig {
   std::int64_t max_position_embeddings = 4096;
   std::optional<std::int64_t> pad_token_id = 0, bos_token_id = 1;
   std::vector<std::int64_t> eos_token_id{2};
+  std::optional<DiffusionConfig> diffusion;  ///< absent: the model denoises nothing
   std::optional<DType> dtype;  ///< of the stored weights, as config.json says; f16 appears as f32
   ModelNames names;            ///< as the model's files spell them
 

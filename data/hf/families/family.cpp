@@ -11,6 +11,7 @@
 #include "data/hf/families/mistral/ministral3.h"
 #include "data/hf/families/mistral/mistral.h"
 #include "data/hf/families/nemotron_h/nemotron_h.h"
+#include "data/hf/families/nemotron_labs_diffusion/nemotron_labs_diffusion.h"
 #include "data/hf/families/phi/phi.h"
 #include "data/hf/families/qwen/qwen2.h"
 #include "data/hf/families/qwen/qwen3.h"
@@ -20,10 +21,11 @@
 namespace nemocube {
 
 std::span<const Family* const> families() {
-  static constexpr std::array all{
-      &nemotron_h_family, &llama_family,     &mistral_family,  &ministral3_family,  &qwen2_family,
-      &qwen3_family,      &qwen3_moe_family, &qwen3_5_family,  &qwen3_5_moe_family, &decilm_family,
-      &gemma3_family,     &phi_family,       &baichuan_family, &falcon_h1_family};
+  static constexpr std::array all{&nemotron_h_family, &llama_family,     &mistral_family,
+                                  &ministral3_family, &qwen2_family,     &qwen3_family,
+                                  &qwen3_moe_family,  &qwen3_5_family,   &qwen3_5_moe_family,
+                                  &decilm_family,     &gemma3_family,    &phi_family,
+                                  &baichuan_family,   &falcon_h1_family, &nemotron_labs_diffusion_family};
   return all;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/blocks/attention/alibi_slopes.h"
+#include "ops/attention/block_diffusion.h"
 #include "ops/attention/partial_attention.h"
 #include "ops/gated_activation/gated_activation.h"
 #include "ops/scale_columns/scale_columns.h"
@@ -59,6 +60,7 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
         config.key_multiplier *
         (config.score_scale > 0 ? config.score_scale : 1 / std::sqrt(static_cast<double>(config.head_dim)));
   options_.window = config.window;
+  diffusion_ = sources.setup.choices.diffusion;
   rope_ = config.rope;
   position_scale_ = config.position_scale;
   if (config.head_norm) {
@@ -169,6 +171,17 @@ std::int64_t positions_of(const Sequences& sequences) {
 }
 }  // namespace
 
+Var AttentionMixer::attend(Context& ctx, const Var& q, const Var& k, const Var& v,
+                           const AttentionOptions& options, const Sequences& sequences) const {
+  if (diffusion_.paradigm == Paradigm::block_diff) {
+    expect(!core_, "block diffusion over several devices");
+    return block_diffusion_attention(ctx, q, k, v, options, diffusion_.block_size, sequences);
+  }
+  AttentionOptions seen = options;
+  seen.causal = diffusion_.paradigm == Paradigm::autoregressive;
+  return core_ ? core_(ctx, q, k, v, seen, sequences) : attention(ctx, q, k, v, seen, sequences, sequences);
+}
+
 Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const Sequences& sequences = call.sequences;
   Var q, k, v;
@@ -203,8 +216,9 @@ Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
     k = std::move(turned.k);
   }
   AttentionOptions options = options_;
-  options.query_scale = query_scales(position_scale_, rows_ ? rows_(sequences) : sequences,
-                                     accumulate_dtype(q.value().dtype()), q.value().device());
+  options.query_scale =
+      query_scales(position_scale_, rows_ ? rows_(sequences) : sequences, accumulate_dtype(q.value().dtype()),
+                   q.value().device(), diffusion_.paradigm == Paradigm::block_diff && !call.state);
   if (alibi_)
     options.slopes =
         alibi_slopes(all_heads_, {first_head_, first_head_ + options.heads}, sequences, q.value().device());
@@ -212,8 +226,7 @@ Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   if (call.state)
     y = decode(ctx, q.value(), k.value(), v.value(), options, sequences, static_cast<State&>(*call.state));
   else
-    y = core_ ? core_(ctx, q, k, v, options, sequences)
-              : attention(ctx, q, k, v, options, sequences, sequences);
+    y = attend(ctx, q, k, v, options, sequences);
   if (output_gate_) {
     const Var gated = gated_activation(ctx, gate, heads_of(ctx, y, width), GateActivation::sigmoid);
     y = rows_of_heads(ctx, gated, options_.heads);

@@ -12,9 +12,10 @@ namespace nemocube {
 using AttentionCore = std::function<Var(Context&, const Var& q, const Var& k, const Var& v,
                                         const AttentionOptions&, const Sequences& whole)>;
 
-/// Causal grouped-query attention, with a rotary embedding R of queries and keys, norms N of the heads of
-/// queries and keys, a scale s of queries by position, slopes of scores by distance, a window of keys, and a
-/// gate of each head's result, where the config has them (docs/attention.md):
+/// Grouped-query attention, causal unless the run denoises (DiffusionTraining), with a rotary embedding R of
+/// queries and keys, norms N of the heads of queries and keys, a scale s of queries by position, slopes of
+/// scores by distance, a window of keys, and a gate of each head's result, where the config has them
+/// (docs/attention.md):
 ///     o_proj(attention(s R N q_proj x, R N k_proj x, v_proj x))
 class AttentionMixer final : public Mixer {
  public:
@@ -35,12 +36,15 @@ class AttentionMixer final : public Mixer {
 
  private:
   struct State;
+  Var attend(Context& ctx, const Var& q, const Var& k, const Var& v, const AttentionOptions& options,
+             const Sequences& sequences) const;
   Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                 const AttentionOptions& options, const Sequences& sequences, State& state) const;
   std::int64_t all_heads_, first_head_ = 0;
   bool alibi_, output_gate_;
   double input_multiplier_, output_multiplier_;
   AttentionOptions options_;
+  DiffusionTraining diffusion_;
   RopeConfig rope_;
   PositionScale position_scale_;
   std::optional<Norm> q_norm_, k_norm_;

@@ -15,7 +15,10 @@ struct PositionScale {
 };
 
 /// The factor of each row, [T] of `dtype`, f32 or f64. `rows` keeps the factors for all layers;
-/// Sequences::become() fills them again. Undefined where beta is 0.
-Tensor query_scales(const PositionScale& scale, const Sequences& rows, DType dtype, Device device);
+/// Sequences::become() fills them again. Undefined where beta is 0. With `halves` the positions of sequence
+/// 2n + 1 go on behind the last row of sequence 2n, as those of a text that is there twice do in
+/// Nemotron-Labs-Diffusion.
+Tensor query_scales(const PositionScale& scale, const Sequences& rows, DType dtype, Device device,
+                    bool halves = false);
 
 }  // namespace nemocube

@@ -42,7 +42,9 @@ PositionScale read_scale(const JsonView& object, const RopeConfig& rope) {
   return {};
 }
 
-void read(ModelConfig& config, const JsonView& object) {
+}  // namespace
+
+void ministral3::read(ModelConfig& config, const JsonView& object, const NameTable& of_names) {
   decoder_layers::want_silu(object);
   config = decoder_layers::defaults();
   config.vocab_size = 131072;
@@ -64,17 +66,26 @@ void read(ModelConfig& config, const JsonView& object) {
     attention.rope = usual_rope();
     attention.position_scale = usual_scale;
   }
-  decoder_layers::add_layers(config, object, names, 34);
+  decoder_layers::add_layers(config, object, of_names, 34);
   decoder_layers::warn_of_dropout(object);
   read_mistral_window(config, object, 0);
 }
 
-void write(const ModelConfig& config, Json& to) {
-  decoder_layers::write_keys(config, "Ministral3ForCausalLM", ministral3_family.model_type, visit_keys, to);
+void ministral3::write(const ModelConfig& config, const char* architecture, std::string_view model_type,
+                       Json& to) {
+  decoder_layers::write_keys(config, architecture, model_type, visit_keys, to);
   // Hugging Face's class wants the keys of rope_parameters, which older releases do not know either.
   write_rope_parameters(config.attention.rope, to);
   to["rope_parameters"][beta_key] = config.attention.position_scale.beta;
   write_mistral_window(config, to);
+}
+
+namespace {
+
+void read(ModelConfig& config, const JsonView& object) { ministral3::read(config, object, names); }
+
+void write(const ModelConfig& config, Json& to) {
+  ministral3::write(config, "Ministral3ForCausalLM", ministral3_family.model_type, to);
 }
 
 constexpr std::string_view ministral3_tp_plans[] = {"ministral3_tp_plan"};

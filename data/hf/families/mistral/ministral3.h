@@ -12,4 +12,11 @@ namespace nemocube {
 /// `sliding_window` is of all layers. See mistral.h for Mistral3ForConditionalGeneration.
 extern const Family ministral3_family;
 
+/// The parts of families whose layers are those of Ministral 3.
+namespace ministral3 {
+/// `layers` get the names of `names`.
+void read(ModelConfig& config, const JsonView& object, const NameTable& names);
+void write(const ModelConfig& config, const char* architecture, std::string_view model_type, Json& to);
+}  // namespace ministral3
+
 }  // namespace nemocube
