@@ -62,17 +62,28 @@ TokenBatch::TokenBatch(Tensor ids_, Tensor labels_, Sequences sequences_)
 
 TokenBatch TokenBatch::with_capacity(std::int64_t rows, std::int64_t sequence_count,
                                      std::int64_t labels_most) const {
-  require(label_tokens <= labels_most, "batch: want room for ", label_tokens, " labels, got a capacity of ",
+  const std::int64_t targets = Labels(labels).count();
+  require(targets <= labels_most, "batch: want room for ", targets, " labels, got a capacity of ",
           labels_most);
   const Sequences with_room = sequences.with_capacity(rows, sequence_count);
-  const auto padded = [&](const Tensor& t, std::int64_t value) {
-    std::vector<std::int64_t> values(t.data<std::int64_t>(), t.data<std::int64_t>() + t.numel());
+  const auto padded = [&]<class T>(const Tensor& t, T value) {
+    std::vector<T> values(t.data<T>(), t.data<T>() + t.numel());
     values.resize(static_cast<std::size_t>(rows), value);
     return Tensor::from(values, {rows});
   };
-  TokenBatch result(padded(ids, 0), padded(labels, ignored_label), with_room);
+  TokenBatch result(padded(ids, std::int64_t{0}), padded(labels, ignored_label), with_room);
+  result.label_tokens = label_tokens;
   result.label_capacity = labels_most;
+  if (noised_weights) result.noised_weights = padded(noised_weights, 0.0);
+  result.noised_tokens = noised_tokens;
   return result;
+}
+
+Tensor label_weights(const TokenBatch& batch, double factor) {
+  if (!batch.noised_weights) return {};
+  std::vector<double> weights = batch.noised_weights.to_vector();
+  for (double& weight : weights) weight = weight == 0 ? 1 : weight * factor;
+  return Tensor::from(weights, {std::ssize(weights)});
 }
 
 TokenBatch without_padding(const Batch& batch) {

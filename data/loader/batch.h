@@ -39,12 +39,19 @@ struct TokenBatch {
   /// rows have id 0 and no label; Sequences::with_capacity() and Labels describe
   /// the rest. Error where the batch is larger.
   TokenBatch with_capacity(std::int64_t rows, std::int64_t sequences, std::int64_t labels) const;
-  Tensor ids;                       ///< [tokens] i64
-  Tensor labels;                    ///< [tokens] i64
-  Sequences sequences;              ///< one for each document
-  std::int64_t label_tokens;        ///< labels that are targets
+  Tensor ids;                 ///< [tokens] i64
+  Tensor labels;              ///< [tokens] i64
+  Sequences sequences;        ///< one for each document
+  std::int64_t label_tokens;  ///< labels that are targets; of a corrupted batch: tokens that are targets
   std::int64_t label_capacity = 0;  ///< of Labels; 0: as many as there are
+  /// [tokens] f64, of a corrupted batch (data/loader/corruption.h): the weight of the loss of each noised
+  /// token, by which the mean over noised_tokens is formed; 0: none is noised there. Undefined: none at all.
+  Tensor noised_weights;
+  std::int64_t noised_tokens = 0;
 };
+/// The weights of a batch's labels (Labels): those of noised tokens times `factor`, and 1 for all others;
+/// undefined where none are noised.
+Tensor label_weights(const TokenBatch& batch, double factor);
 TokenBatch without_padding(const Batch& batch);
 /// without_padding() for the batches of a step, with numbered sequences (Sequences::numbered): a row of the
 /// data has 2^32 numbers, so that the draws of dropout and noise for a token do not depend on the number of

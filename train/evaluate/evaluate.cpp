@@ -65,16 +65,27 @@ class FinishedRows {
   std::deque<QueuedBatch> batches_;
 };
 
-double host_value(const Tensor& losses) {
+std::array<double, 2> host_values(const Tensor& losses) {
   const HostWaitName name("validation loss");
-  return losses.item<double>();
+  const std::vector<double> values = losses.to_vector();
+  return {values[0], values[1]};
+}
+
+/// Numbers serve the corruption alone: validation draws nothing else.
+TokenBatch rows_of(const Batch& batch, const std::optional<Corruption>& corruption) {
+  if (!corruption) return without_padding(batch);
+  TokenBatch rows = corrupted(numbered_without_padding({&batch, 1}).front(), *corruption);
+  rows.sequences = rows.sequences.numbered({});
+  return rows;
 }
 
 }  // namespace
 
 ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> dataset,
                           std::int64_t batch_size, const KernelChoice* kernels, const StopAsked& stop,
-                          const OnProgress& progress, const OnScoredRows& on_rows, DataParallel::Held hold) {
+                          const OnProgress& progress, const std::optional<Corruption>& corruption,
+                          const OnScoredRows& on_rows, DataParallel::Held hold) {
+  expect(!on_rows || !corruption, "log-probabilities of corrupted rows");
   LoaderOptions options;
   options.batch_size = batch_size;
   options.dp_rank = model.replicas().rank();
@@ -82,7 +93,8 @@ ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> d
   Loader loader(std::move(dataset), options);
   const HeldWeights held(model, hold);
   ValidationResult result;
-  const Tensor losses = Tensor::zeros({1}, DType::f64, model.model().device());
+  const Tensor losses = Tensor::zeros({2}, DType::f64, model.model().device());
+  std::int64_t noised_tokens = 0;
   FinishedRows finished(model.model().device(), progress, loader.dataset().size());
   while (!loader.epoch_done()) {
     if (stop && stop()) {
@@ -91,9 +103,12 @@ ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> d
     }
     const std::int64_t first_row = loader.state().next_index;
     const Batch batch = loader.next();
-    const TokenBatch tokens = without_padding(batch);
+    const TokenBatch tokens = rows_of(batch, corruption);
     Tensor token_losses;
-    result.label_tokens += evaluate_loss(model, tokens, kernels, losses, on_rows ? &token_losses : nullptr);
+    const EvaluatedTokens counts =
+        evaluate_loss(model, tokens, kernels, losses, on_rows ? &token_losses : nullptr);
+    result.label_tokens += counts.labels;
+    noised_tokens += counts.noised;
     if (on_rows)
       on_rows({first_row, loader.state().next_index,
                all_log_probabilities(
@@ -102,12 +117,14 @@ ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> d
     finished.queued(loader.state().next_index);
   }
   finished.wait();
-  std::array<std::int64_t, 2> counts{result.label_tokens, result.samples};
-  const double sum = model.sum(host_value(losses));
+  std::array<std::int64_t, 3> counts{result.label_tokens, result.samples, noised_tokens};
+  const auto [of_labels, of_noised] = host_values(losses);
+  const double sum = model.sum(of_labels), noised_sum = corruption ? model.sum(of_noised) : 0;
   model.sum(counts);
   result.label_tokens = counts[0];
   result.samples = counts[1];
   result.loss = sum / static_cast<double>(result.label_tokens);
+  if (counts[2] > 0) result.loss += noised_sum / static_cast<double>(counts[2]);
   if (result.complete && result.label_tokens == 0)
     log_warning("validation: none of the ", result.samples,
                 " rows has a token with a label, so the loss is NaN");

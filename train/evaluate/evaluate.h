@@ -7,6 +7,7 @@
 
 #include "data/chat/chat_template.h"
 #include "data/datasets/dataset.h"
+#include "data/loader/corruption.h"
 #include "data/metrics/squad_score.h"
 #include "data/tokenizer/tokenizer.h"
 #include "model/stack.h"
@@ -23,20 +24,24 @@ namespace nemocube {
 using StopAsked = std::function<bool()>;
 
 struct ValidationResult {
-  double loss = 0;  ///< sum of token losses / labelled tokens; NaN without labelled tokens
+  /// Sum of token losses / labelled tokens; NaN without labelled tokens. Where tokens are noised, plus the
+  /// weighted sum of their losses / noised tokens.
+  double loss = 0;
   std::int64_t label_tokens = 0, samples = 0;
   bool complete = true;  ///< false: stopped early, the numbers cover only a part
 };
 /// Mean loss over a data set, `batch_size` rows at a time, in order, without padding. Polls `stop` before
 /// every batch and reports to `progress` the rows with which the device is done. Each replica
-/// evaluates its share of the rows; all ranks get the result for all rows. `on_rows`, where it is defined,
-/// gets the log-probabilities of labels, from the same forward passes; the host then waits for each batch.
-/// `hold`: the weights that ranks gather once, before the first batch, and give back after the last one
-/// (DataParallel::hold). Results do not depend on it.
+/// evaluates its share of the rows; all ranks get the result for all rows. With a `corruption` the loss is
+/// that of the corrupted rows, which are the same at every call, and on every grid. `on_rows`, where it is
+/// defined, gets the log-probabilities of labels, from the same forward passes; the host then waits for each
+/// batch, and there is no corruption. `hold`: the weights that ranks gather once, before the first batch, and
+/// give back after the last one (DataParallel::hold). Results do not depend on it.
 ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> dataset,
                           std::int64_t batch_size, const KernelChoice* kernels, const StopAsked& stop = {},
-                          const OnProgress& progress = {}, const OnScoredRows& on_rows = {},
-                          DataParallel::Held hold = DataParallel::Held::root);
+                          const OnProgress& progress = {},
+                          const std::optional<Corruption>& corruption = std::nullopt,
+                          const OnScoredRows& on_rows = {}, DataParallel::Held hold = DataParallel::Held::root);
 
 struct AnsweredQuestion {
   std::string id, question, prediction;  ///< an empty prediction says that there is no answer

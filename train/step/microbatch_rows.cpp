@@ -6,7 +6,7 @@
 
 namespace nemocube {
 
-MicrobatchRows::MicrobatchRows(const ParallelModel& parallel, const TokenBatch& batch)
+MicrobatchRows::MicrobatchRows(const ParallelModel& parallel, const TokenBatch& batch, double noised_factor)
     : sequences(batch.sequences) {
   const ModelPart& part = parallel.model().part();
   if (std::ranges::any_of(part.chunks, &ModelChunk::embeddings))
@@ -15,7 +15,10 @@ MicrobatchRows::MicrobatchRows(const ParallelModel& parallel, const TokenBatch& 
   const auto own_labels = [&](const Tensor& all) {
     return Labels(parallel.own_tokens(all, sequences), batch.label_capacity);
   };
-  labels = own_labels(batch.labels);
+  const Tensor weights = label_weights(batch, noised_factor);
+  labels = weights ? Labels(parallel.own_tokens(batch.labels, sequences), batch.label_capacity,
+                            parallel.own_tokens(weights, sequences))
+                   : own_labels(batch.labels);
   for (std::int64_t k = 1; k <= parallel.model().choices().mtp.depths; ++k) {
     mtp_ids.push_back(parallel.own_tokens(rolled(batch.ids, sequences, k, 0), sequences));
     mtp_labels.push_back(own_labels(rolled(batch.labels, sequences, k, ignored_label)));

@@ -9,8 +9,8 @@ namespace nemocube {
 
 /// A rank's part of a microbatch.
 struct MicrobatchRows {
-  /// In host memory.
-  MicrobatchRows(const ParallelModel& parallel, const TokenBatch& batch);
+  /// In host memory. `noised_factor`: of the weights of noised tokens (label_weights()).
+  MicrobatchRows(const ParallelModel& parallel, const TokenBatch& batch, double noised_factor = 1);
   MicrobatchRows to(Device device) const;
   /// Takes over the values of another microbatch of the same sizes, in the present memory.
   /// Sequences::become() takes over the other's sequences.

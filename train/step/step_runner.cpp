@@ -55,7 +55,8 @@ Tensor zeros_like(const Tensor& t) { return Tensor::zeros(t.shape(), t.dtype(), 
 }  // namespace
 
 StepRunner::StepRunner(ParallelModel& parallel, std::span<const TokenBatch> microbatches,
-                       const GradScale& loss_scale, const KernelChoice* kernels, StepReplay* replay)
+                       const GradScale& loss_scale, double noised_factor, const KernelChoice* kernels,
+                       StepReplay* replay)
     : parallel_(parallel),
       model_(parallel.model()),
       loss_scale_(loss_scale),
@@ -65,7 +66,7 @@ StepRunner::StepRunner(ParallelModel& parallel, std::span<const TokenBatch> micr
   for (std::size_t chunk = 0; chunk < model.part().chunks.size(); ++chunk)
     moe_numbers_.push_back(moe_layer_numbers(model, chunk));
   for (const TokenBatch& batch : microbatches) {
-    MicrobatchRows own(parallel, batch);
+    MicrobatchRows own(parallel, batch, noised_factor);
     if (!replay)
       own = own.to(model.device());
     else if (replay->whole_steps())

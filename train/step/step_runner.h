@@ -15,10 +15,11 @@ namespace nemocube {
 /// Executes the forward and backward passes of one step, on this rank's part of the pipeline.
 class StepRunner {
  public:
-  /// Gradients are of `loss_scale` times the sum of all token losses. With `replay`, after its begin_step(),
+  /// Gradients are of `loss_scale` times the sum of all token losses, those of noised tokens times
+  /// `noised_factor` besides. With `replay`, after its begin_step(),
   /// the passes of each microbatch become one graph, or all of run() becomes part of one.
   StepRunner(ParallelModel& model, std::span<const TokenBatch> microbatches, const GradScale& loss_scale,
-             const KernelChoice* kernels, StepReplay* replay = nullptr);
+             double noised_factor, const KernelChoice* kernels, StepReplay* replay = nullptr);
   /// Adds losses and counts of all ranks to `sums`, and returns when all gradients are summed over all ranks.
   void run(const Program& program, StepTensors& sums);
   /// The numbers on which the launches of run() depend.

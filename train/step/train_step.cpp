@@ -14,21 +14,26 @@ namespace {
 
 /// Of all ranks.
 struct BatchTotals {
-  std::int64_t labels = 0;
+  std::int64_t labels = 0, noised = 0;
   double microbatches = 0;   // that have tokens
   bool fixed_sizes = false;  // all microbatches have a capacity
   double loss_scale() const { return 1.0 / static_cast<double>(labels); }
+  /// With loss_scale() it divides by the number of noised tokens.
+  double noised_factor() const {
+    return static_cast<double>(labels) / static_cast<double>(std::max<std::int64_t>(noised, 1));
+  }
 };
 
 BatchTotals count_batches(std::span<const TokenBatch> microbatches, Communicator& replicas) {
-  std::array<std::int64_t, 3> counts{};
+  std::array<std::int64_t, 4> counts{};
   for (const TokenBatch& batch : microbatches) {
     counts[0] += batch.label_tokens;
     counts[1] += batch.sequences.token_count() > 0;
     counts[2] += !batch.sequences.has_spare_rows();
+    counts[3] += batch.noised_tokens;
   }
   replicas.host_all_reduce(std::span<std::int64_t>(counts));
-  return {counts[0], static_cast<double>(counts[1]), counts[2] == 0};
+  return {counts[0], counts[3], static_cast<double>(counts[1]), counts[2] == 0};
 }
 
 /// The auxiliary losses contribute their gradients in the backward pass. Their weight relative to the token
@@ -114,9 +119,9 @@ StepResult result_of(const Stack& model, const StepTensors& tensors, const Batch
 
 /// All work of a step on the device, of which the graphs of `replay` are parts, where it is not null.
 void queue_step(ParallelModel& parallel, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
-                const StepOptions& options, const GradScale& loss_scale, StepReplay* replay,
-                StepTensors& tensors) {
-  StepRunner runner(parallel, microbatches, loss_scale, options.kernels, replay);
+                const StepOptions& options, const GradScale& loss_scale, double noised_factor,
+                StepReplay* replay, StepTensors& tensors) {
+  StepRunner runner(parallel, microbatches, loss_scale, noised_factor, options.kernels, replay);
   const auto passes = [&] {
     parallel.data().begin_step();
     runner.run(parallel.program(std::ssize(microbatches)), tensors);
@@ -157,26 +162,49 @@ StepResult train_step(ParallelModel& parallel, Optimizer& optimizer, std::span<c
   begin_router_losses(model, totals);
   optimizer.prepare(options.lr, options.weight_decay);
   queue_step(parallel, optimizer, microbatches, options,
-             replay ? GradScale(replay->loss_scale()) : GradScale(totals.loss_scale()), replay, tensors);
+             replay ? GradScale(replay->loss_scale()) : GradScale(totals.loss_scale()),
+             totals.noised_factor(), replay, tensors);
   model.parameters().clear_gradients();
   const StepResult result = result_of(model, tensors.fetch(), totals);
   if (result.outcome == StepOutcome::updated) optimizer.count_step();
   return result;
 }
 
-std::int64_t evaluate_loss(ParallelModel& parallel, const TokenBatch& batch, const KernelChoice* kernels,
-                           const Tensor& sum, Tensor* token_losses) {
+namespace {
+
+/// The labels of the noised tokens, or of all others.
+Tensor labels_of(const TokenBatch& batch, bool noised) {
+  if (!batch.noised_weights) return batch.labels;
+  std::vector<std::int64_t> labels(batch.labels.data<std::int64_t>(),
+                                   batch.labels.data<std::int64_t>() + batch.labels.numel());
+  for (std::size_t t = 0; t < labels.size(); ++t)
+    if ((batch.noised_weights.data<double>()[t] != 0) != noised) labels[t] = ignored_label;
+  return Tensor::from(labels, batch.labels.shape());
+}
+
+}  // namespace
+
+EvaluatedTokens evaluate_loss(ParallelModel& parallel, const TokenBatch& batch, const KernelChoice* kernels,
+                              const Tensor& sums, Tensor* token_losses) {
   Stack& model = parallel.model();
   Context ctx;
   ctx.kernels = kernels;
-  const std::int64_t label_tokens = parallel.first_of_replica() ? batch.label_tokens : 0;
+  EvaluatedTokens counts;
+  if (parallel.first_of_replica()) counts = {batch.label_tokens, batch.noised_tokens};
   const Var hidden = parallel.hidden(ctx, batch.ids, batch.sequences);
-  if (!hidden.defined()) return label_tokens;
-  const Labels labels =
-      Labels(parallel.own_tokens(batch.labels, batch.sequences), batch.label_capacity).to(model.device());
-  const Var loss = model.loss(ctx, hidden, labels, batch.sequences, 1, token_losses);
-  if (parallel.counts_loss()) add_elements(sum, sum, loss.value().reshape({1}));
-  return label_tokens;
+  if (!hidden.defined()) return counts;
+  const Tensor weights = label_weights(batch, 1);
+  for (const bool noised : {false, true}) {
+    if (noised && !weights) break;
+    const auto own = [&](const Tensor& t) { return parallel.own_tokens(t, batch.sequences); };
+    const Labels labels =
+        Labels(own(labels_of(batch, noised)), batch.label_capacity, noised ? own(weights) : Tensor())
+            .to(model.device());
+    const Var loss = model.loss(ctx, hidden, labels, batch.sequences, 1, noised ? nullptr : token_losses);
+    const Tensor sum = sums.narrow(0, noised, 1);
+    if (parallel.counts_loss()) add_elements(sum, sum, loss.value().reshape({1}));
+  }
+  return counts;
 }
 
 }  // namespace nemocube

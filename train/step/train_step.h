@@ -32,7 +32,9 @@ enum class StepOutcome {
 
 /// The same on all ranks.
 struct StepResult {
-  double loss = 0;       ///< sum of token losses / labelled tokens, over all microbatches
+  /// Sum of token losses / labelled tokens, over all microbatches; where tokens are noised, plus the weighted
+  /// sum of their losses / noised tokens (docs/block_diffusion.md).
+  double loss = 0;
   double grad_norm = 0;  ///< before clipping
   /// Of each depth of multi-token prediction, by the same number of labelled tokens; not part of `loss`.
   std::vector<double> mtp_losses;
@@ -54,11 +56,16 @@ struct StepResult {
 StepResult train_step(ParallelModel& model, Optimizer& optimizer, std::span<const TokenBatch> microbatches,
                       const StepOptions& options);
 
-/// Adds the token losses of one batch to `sum` [1] f64, on the device of the model, and returns its label
-/// count. Nothing is recorded, and the host does not wait. Each rank adds a share; the sum over all ranks
-/// counts every replica's batch once. `token_losses`, where not null, is set as by Stack::loss() for the
-/// rank's own labels (ParallelModel::own_tokens), and is left undefined on ranks without the head.
-std::int64_t evaluate_loss(ParallelModel& model, const TokenBatch& batch, const KernelChoice* kernels,
-                           const Tensor& sum, Tensor* token_losses = nullptr);
+/// Counts of evaluate_loss().
+struct EvaluatedTokens {
+  std::int64_t labels = 0, noised = 0;  ///< TokenBatch::label_tokens and noised_tokens
+};
+/// Adds the token losses of one batch to sums[0], and the weighted ones of its noised tokens to sums[1].
+/// `sums` is [2] f64, on the device of the model. Nothing is recorded, and the host does not wait. Each rank
+/// adds a share and returns counts; the sums over all ranks count every replica's batch once. `token_losses`,
+/// where not null, is set as by Stack::loss() for the rank's own labels (ParallelModel::own_tokens) that are
+/// not noised, and is left undefined on ranks without the head.
+EvaluatedTokens evaluate_loss(ParallelModel& model, const TokenBatch& batch, const KernelChoice* kernels,
+                              const Tensor& sums, Tensor* token_losses = nullptr);
 
 }  // namespace nemocube

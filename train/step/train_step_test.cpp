@@ -100,9 +100,10 @@ TEST_CASE("train_step: loss and norm are those of the mean over labelled tokens"
       for (const double x : g.to_vector()) squares += x * x;
   t.model.parameters().clear_gradients();
   const std::vector<TokenBatch> one{token_batch(batch)};
-  const Tensor before = Tensor::zeros({1}, DType::f64, Device::cpu);
-  CHECK(evaluate_loss(t.parallel, one[0], nullptr, before) == labels);
-  CHECK(before.item<double>() == doctest::Approx(sum).epsilon(1e-13));
+  const Tensor before = Tensor::zeros({2}, DType::f64, Device::cpu);
+  CHECK(evaluate_loss(t.parallel, one[0], nullptr, before).labels == labels);
+  CHECK(before.to_vector()[0] == doctest::Approx(sum).epsilon(1e-13));
+  CHECK(before.to_vector()[1] == 0);
   const StepResult r = train_step(t.parallel, t.optimizer, one, step_options());
   const auto n = static_cast<double>(labels);
   CHECK(r.loss == doctest::Approx(sum / n).epsilon(1e-13));
