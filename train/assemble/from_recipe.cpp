@@ -5,6 +5,7 @@
 #include "data/hf/frozen_weights.h"
 #include "data/peft/peft_directory.h"
 #include "ops/matmul/matmul.h"
+#include "train/assemble/diffusion_training.h"
 #include "train/assemble/mtp_training.h"
 #include "train/device/device_of_rank.h"
 #include "train/finetune/adapters.h"
@@ -118,6 +119,7 @@ ModelSetup recipe_setup(const Recipe& recipe, const OpenedModel& source) {
   setup.train_mtp(mtp_training(recipe, source));
   ModelChoices& choices = setup.choices;
   choices.noise = {recipe.neftune.alpha, static_cast<std::uint64_t>(recipe.seed)};
+  choices.diffusion = diffusion_training(recipe, setup.config);
   if (recipe.peft) {
     choices.lora = recipe_adapters(recipe, setup).adapters;
     choices.frozen = base_parameters(setup);

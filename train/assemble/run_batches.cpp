@@ -28,13 +28,17 @@ bool draws_for_rows(const Recipe& recipe) {
   return recipe.neftune.alpha > 0 || (recipe.peft && recipe.peft->dropout > 0);
 }
 
-std::vector<TokenBatch> batches_of_step(const Recipe& recipe, std::span<const Batch> batches) {
-  if (draws_for_rows(recipe)) {
+std::vector<TokenBatch> batches_of_step(const Recipe& recipe, const std::optional<Corruption>& corruption,
+                                        std::span<const Batch> batches) {
+  std::vector<TokenBatch> result;
+  if (corruption || draws_for_rows(recipe)) {
     const auto& pipeline = recipe.distributed.pipeline;
     const std::int64_t rows = recipe.step_scheduler.local_batch_size;
-    return numbered_without_padding(batches, pipeline ? rows / pipeline->pp_microbatch_size : 1);
+    result = numbered_without_padding(batches, pipeline ? rows / pipeline->pp_microbatch_size : 1);
+    if (corruption)
+      for (TokenBatch& batch : result) batch = corrupted(batch, *corruption);
+    return result;
   }
-  std::vector<TokenBatch> result;
   for (const Batch& batch : batches) result.push_back(without_padding(batch));
   return result;
 }
@@ -77,6 +81,19 @@ RunBatches batches_of_run(const Dataset& dataset, const LoaderOptions& options, 
   }
   found.vary = least != found.tokens;
   return found;
+}
+
+RunBatches corrupted(const RunBatches& batches, const std::optional<Corruption>& corruption) {
+  if (!corruption) return batches;
+  const std::int64_t halves = corruption->paradigm == Paradigm::block_diff ? 2 : 1,
+                     more = corruption->fill_multiple;  // tokens of a text behind the inputs, at most
+  RunBatches result = batches;
+  result.tokens = halves * (batches.tokens + batches.sequences * more);
+  // Halves come in pairs: with the room that capacity_of_run() adds to a multiple of 8, there are as many of
+  // both.
+  result.sequences = (halves * batches.sequences + 7) / 8 * 8;
+  result.longest_row = batches.longest_row + more;
+  return result;
 }
 
 BatchCapacity capacity_of_run(const RunBatches& batches) {

@@ -1,9 +1,11 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "data/datasets/dataset.h"
+#include "data/loader/corruption.h"
 #include "data/loader/loader.h"
 #include "train/recipe/recipe.h"
 
@@ -11,8 +13,10 @@ namespace nemocube {
 
 /// Whether steps draw random numbers for rows: dropout of adapters, or noise on the embeddings.
 bool draws_for_rows(const Recipe& recipe);
-/// The batches that a Loader gives for a step, without padding, and numbered where draws_for_rows() says so.
-std::vector<TokenBatch> batches_of_step(const Recipe& recipe, std::span<const Batch> batches);
+/// The batches that a Loader gives for a step, without padding, numbered where draws_for_rows() says so, and
+/// corrupted where there is a corruption (recipe_corruption()).
+std::vector<TokenBatch> batches_of_step(const Recipe& recipe, const std::optional<Corruption>& corruption,
+                                        std::span<const Batch> batches);
 
 /// Sizes of a run's microbatches, of the rank that gets most.
 struct RunBatches {
@@ -33,6 +37,8 @@ struct BatchCapacity {
 /// The microbatches that a Loader with these options gives in `epochs` epochs. With too many rows for a quick
 /// look, the longest rows of the data set count as one microbatch.
 RunBatches batches_of_run(const Dataset& dataset, const LoaderOptions& options, std::int64_t epochs);
+/// The sizes of the same microbatches when they are corrupted, at most.
+RunBatches corrupted(const RunBatches& batches, const std::optional<Corruption>& corruption);
 /// The capacity for the largest of these microbatches, the same on all ranks.
 BatchCapacity capacity_of_run(const RunBatches& batches);
 

@@ -30,7 +30,7 @@ TEST_CASE("batches of a step: numbered where something is drawn for rows, padded
   }
   const auto padded = [&](const std::string& more) {
     std::vector<std::int64_t> lengths;
-    for (const TokenBatch& batch : batches_of_step(recipe_of(more), batches)) {
+    for (const TokenBatch& batch : batches_of_step(recipe_of(more), {}, batches)) {
       CHECK(batch.sequences.numbers().empty() == (batch.sequences.padded_length() == 0));
       lengths.push_back(batch.sequences.padded_length());
     }

@@ -15,6 +15,7 @@
 #include "data/hf/hf_config.h"
 #include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_cpu.h"
+#include "train/assemble/diffusion_training.h"
 #include "train/assemble/from_recipe.h"
 #include "train/assemble/run_batches.h"
 #include "train/cost/planned_load.h"
@@ -140,7 +141,9 @@ struct CostedRun {
             Device device)
       : ranks(sizes.grid),
         steps(schedule_steps(recipe, sizes.dp, batches_per_epoch(recipe, dataset, sizes))),
-        batches(batches_of_run(dataset, loader_options(recipe, 0, sizes.dp), epochs_of(steps))),
+        corruption(recipe_corruption(recipe, model.config(), *recipe.dataset)),
+        batches(corrupted(batches_of_run(dataset, loader_options(recipe, 0, sizes.dp), epochs_of(steps)),
+                          corruption)),
         load(largest_load(recipe, model, sizes, device)),
         plan(plan_model(recipe.distributed, resolve_environment(recipe).settings, sizes, model.setup())),
         costs(model.setup(), plan, load, optimizer_options(*recipe.optimizer)) {}
@@ -155,6 +158,7 @@ struct CostedRun {
 
   GridSizes ranks;
   StepSchedule steps;
+  std::optional<Corruption> corruption;
   RunBatches batches;
   StepLoad load;
   ParallelPlan plan;
@@ -171,7 +175,14 @@ struct CostedRun {
     StepLoad largest = planned_load(recipe, model, sizes.dp);
     const std::int64_t sequences = std::max<std::int64_t>(1, std::min(batches.sequences, batches.tokens));
     std::vector<std::int64_t> offsets{0};
-    for (std::int64_t i = 1; i <= sequences; ++i) offsets.push_back(batches.tokens * i / sequences);
+    if (model.choices().diffusion.paradigm == Paradigm::block_diff) {
+      const std::int64_t texts = std::max<std::int64_t>(1, sequences / 2), tokens = batches.tokens / 2;
+      for (std::int64_t i = 0; i < texts; ++i)
+        for (int half = 0; half < 2; ++half)
+          offsets.push_back(offsets.back() + tokens * (i + 1) / texts - tokens * i / texts);
+    } else {
+      for (std::int64_t i = 1; i <= sequences; ++i) offsets.push_back(batches.tokens * i / sequences);
+    }
     largest.microbatch = Sequences(std::move(offsets));
     if (recipe.cuda_graphs && device.is_cuda()) {
       const BatchCapacity capacity = capacity_of_run(batches);

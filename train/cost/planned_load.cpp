@@ -22,7 +22,9 @@ StepLoad planned_load(const Recipe& recipe, const Stack& model, std::int64_t dp)
   const MoeSection& moe = recipe.model->moe;
   StepLoad load;
   load.dtype = model.dtype();
-  load.microbatch = Sequences::uniform(loader_options(recipe, 0, dp).batch_size, tokens_of_row(recipe));
+  const std::int64_t halves = model.choices().diffusion.paradigm == Paradigm::block_diff ? 2 : 1;
+  load.microbatch =
+      Sequences::uniform(halves * loader_options(recipe, 0, dp).batch_size, tokens_of_row(recipe));
   load.microbatches = microbatches_of_step(recipe, dp);
   load.unlabelled = 1;
   load.loss_rows = recipe.loss.kind == LossKind::chunked ? recipe.loss.chunk_len : model.loss_chunk_rows;

@@ -75,6 +75,10 @@ void fields(auto& io, Like<ModelSection> auto& s) {
            "all depths are one layer; null: what the weights say");
   io.field("mtp_loss_scaling_factor", s.mtp_loss_scaling_factor,
            "weight of the mean loss of the depths; null: 0.1", coefficient);
+  io.field("dlm_paradigm", s.dlm_paradigm,
+           "how a model that denoises is trained; such a model wants it, others have none");
+  io.field("block_size", s.block_size,
+           "dlm_paradigm block_diff: tokens of a block of attention; null: as config.json says", token_count);
   io.section("moe", s.moe);
   io.section("backend", s.backend);
 }
@@ -168,6 +172,27 @@ void fields(auto& io, Like<LossSection> auto& s) {
 
 void fields(auto& io, Like<MtpSection> auto& s) {
   io.field("scaling_factor", s.scaling_factor, "instead of model.mtp_loss_scaling_factor", coefficient);
+}
+
+void fields(auto& io, Like<DllmSection> auto& s) {
+  io.field("mode", s.mode, "what is noised, and the loss; required");
+  io.field("mask_token_id", s.mask_token_id, "token in the place of a noised one; null: as config.json says",
+           nonnegative);
+  io.field("eps", s.eps, "the least probability of noise", below_one);
+  io.field("block_size", s.block_size,
+           "tokens of a block that has a probability of noise of its own; null: each sequence has one",
+           token_count);
+  io.field("half_life_ratio", s.half_life_ratio,
+           "how strongly noise in a block prefers its end, the stronger the smaller; null: 0.25", multiplier);
+  io.field("ar_loss_alpha", s.ar_loss_alpha,
+           "weight of the noised tokens' loss, beside that of the next tokens, which has the weight 1",
+           coefficient);
+  io.field("pad_block_size", s.pad_block_size,
+           "texts are filled up to a multiple of this with end-of-text tokens, which are targets; null: they "
+           "are not",
+           token_count);
+  io.field("pad_seq_len_divisible", s.pad_seq_len_divisible, "rows have no padding here", positive);
+  io.field("supervise_padding", s.supervise_padding, "rows have no padding here; want false");
 }
 
 void fields(auto& io, Like<ColumnMapping> auto& s) {
@@ -417,6 +442,7 @@ void fields(auto& io, Like<Recipe> auto& r) {
   io.section("debug", r.debug);
   io.section("loss_fn", r.loss);
   io.section("mtp", r.mtp);
+  io.section("dllm", r.dllm);
   io.section("dataset", r.dataset);
   io.sections("validation_dataset", r.validation_datasets, "dataset");
   io.section("early_stopping", r.early_stopping);

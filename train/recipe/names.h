@@ -39,6 +39,12 @@ inline constexpr std::array names_of<LoraInitialisation>{Name{"xavier", LoraInit
                                                          Name{"uniform", LoraInitialisation::kaiming},
                                                          Name{"kaiming", LoraInitialisation::kaiming}};
 template <>
+inline constexpr std::array names_of<Paradigm>{Name{"autoregressive", Paradigm::autoregressive},
+                                               Name{"bidirectional", Paradigm::bidirectional},
+                                               Name{"block_diff", Paradigm::block_diff}};
+template <>
+inline constexpr std::array names_of<DllmMode>{Name{"hybrid", DllmMode::hybrid}};
+template <>
 inline constexpr std::array names_of<LossKind>{
     Name{"MaskedCrossEntropy", LossKind::masked}, Name{"ChunkedCrossEntropy", LossKind::chunked},
     Name{"FusedLinearCrossEntropy", LossKind::fused_linear},

@@ -16,6 +16,7 @@
 #include "data/datasets/squad.h"
 #include "data/megatron/blend.h"
 #include "data/text/moment.h"
+#include "model/choices.h"
 #include "model/config.h"
 #include "model/initialise.h"
 #include "model/lora.h"
@@ -80,6 +81,8 @@ struct ModelSection {
   std::optional<std::int64_t> num_nextn_predict_layers;
   std::optional<bool> mtp_use_repeated_layer;
   std::optional<double> mtp_loss_scaling_factor;
+  std::optional<Paradigm> dlm_paradigm;
+  std::optional<std::int64_t> block_size;
   MoeSection moe;
   BackendSection backend;
   /// Not of the recipe: the model's config, where a rule of the
@@ -127,6 +130,19 @@ struct DebugSection {
 
 struct MtpSection {
   std::optional<double> scaling_factor;  ///< instead of model.mtp_loss_scaling_factor
+};
+
+enum class DllmMode { hybrid };
+/// Training of a model that denoises (docs/block_diffusion.md). Keys are as in AutoModel.
+struct DllmSection {
+  std::optional<DllmMode> mode = {};  ///< a recipe with the section has it
+  std::optional<std::int64_t> mask_token_id = {};
+  double eps = 1e-3;
+  std::optional<std::int64_t> block_size = {};
+  std::optional<double> half_life_ratio = {};
+  double ar_loss_alpha = 1;
+  std::optional<std::int64_t> pad_block_size = {}, pad_seq_len_divisible = {};
+  bool supervise_padding = false;
 };
 
 enum class LossKind { masked, chunked, fused_linear };
@@ -331,6 +347,7 @@ struct Recipe {
   DebugSection debug;
   LossSection loss;
   MtpSection mtp;
+  std::optional<DllmSection> dllm;  ///< absent: nothing is noised
   std::optional<DatasetSection> dataset;
   std::map<std::string, DatasetSection> validation_datasets;  ///< validation_dataset: "default"; _x: "x"
   std::optional<EarlyStoppingSection> early_stopping;         ///< absent: validation ends no run

@@ -9,6 +9,7 @@
 #include "data/hf/hub_cache.h"
 #include "train/model_io/find_model.h"
 #include "train/recipe/benchmark_rules.h"
+#include "train/recipe/diffusion_rules.h"
 #include "train/recipe/distributed_rules.h"
 #include "train/recipe/files.h"
 
@@ -268,6 +269,7 @@ void apply_rules(Recipe& recipe, Reading& reading, RecipeUse use) {
                                           recipe.dataset->kind == DatasetKind::megatron);
   if (ordered && !reading.given("dataloader.shuffle")) recipe.dataloader.shuffle = false;
   benchmark_rules(recipe, reading, use);
+  diffusion_rules(recipe, reading, use);
   // Validation takes every row, in order, whatever the recipe says.
   if (recipe.validation_dataloader.shuffle) reading.no_effect.push_back("validation_dataloader.shuffle");
   if (recipe.validation_dataloader.drop_last) reading.no_effect.push_back("validation_dataloader.drop_last");

@@ -82,7 +82,8 @@ class Benchmark {
 
  private:
   void one_step(std::int64_t step) {
-    std::vector<TokenBatch> batches = batches_of_step(recipe_, loader_.next_group(microbatches_));
+    std::vector<TokenBatch> batches =
+        batches_of_step(recipe_, std::nullopt, loader_.next_group(microbatches_));
     if (replay_)
       for (TokenBatch& tokens : batches) tokens = capacity_.fit(std::move(tokens));
     if (step == 0)

@@ -191,7 +191,7 @@ class Run {
       record.label_tokens += batch.label_tokens;
       record.samples += batch.samples;
     }
-    std::vector<TokenBatch> microbatches = batches_of_step(run_.recipe, batches);
+    std::vector<TokenBatch> microbatches = batches_of_step(run_.recipe, run_.corruption, batches);
     if (run_.replay)
       for (TokenBatch& tokens : microbatches) tokens = run_.capacity.fit(std::move(tokens));
     record.times = StepTimes{.data = std::chrono::duration<double>(Clock::now() - begin).count()};

@@ -80,6 +80,15 @@ void RunOutput::tell_choices() const {
   if (const MtpTraining& mtp = model.choices().mtp; mtp.depths > 0)
     log_info("multi-token prediction: ", counted(mtp.depths, "depth"),
              mtp.repeated ? " of one repeated layer" : "", ", loss factor ", mtp.scaling_factor);
+  if (const auto& c = run_.corruption) {
+    const DiffusionTraining& diffusion = model.choices().diffusion;
+    const bool blocks = diffusion.paradigm == Paradigm::block_diff;
+    log_info("denoising: ",
+             blocks ? cat("in blocks of ", counted(diffusion.block_size, "token"))
+                    : std::string("both ways over each sequence"),
+             "; noise by ", c->block_size ? cat("blocks of ", *c->block_size) : std::string("sequences"),
+             ", mask token ", c->mask_token, ", weight of the noised tokens' loss ", c->weight);
+  }
   if (run_.recipe.neftune.alpha > 0)
     log_info("neftune: uniform noise on the embeddings, alpha ", run_.recipe.neftune.alpha);
 }

@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "core/profile.h"
+#include "train/assemble/diffusion_training.h"
 #include "train/assemble/from_recipe.h"
 #include "train/assemble/group_rule.h"
 #include "train/checkpoint/shared_directory.h"
@@ -49,11 +50,14 @@ StartedRun::StartedRun(Recipe wanted, const ModelConfig& config, const ParallelS
       schedule(make_schedule(recipe, steps.total_steps)),
       optimizer(loaded.model->parameters(), optimizer_options(*recipe.optimizer),
                 group_rule(*recipe.optimizer, loaded.model->parameters())),
-      validation(recipe, loaded.model->config(), ranks.world_group()) {
+      validation(recipe, loaded.model->config(), ranks.world_group()),
+      corruption(recipe_corruption(recipe, loaded.model->config(), *recipe.dataset)) {
   if (recipe.cuda_graphs && device.is_cuda()) {
     replay.emplace(*loaded.parallel);
-    capacity = capacity_of_run(batches_of_run(
-        loader.dataset(), loader_options(recipe, ranks.dp_rank(), ranks.dp_size()), epochs_of(steps)));
+    capacity = capacity_of_run(
+        corrupted(batches_of_run(loader.dataset(), loader_options(recipe, ranks.dp_rank(), ranks.dp_size()),
+                                 epochs_of(steps)),
+                  corruption));
   }
   end_of_turn_warning = carry_files(recipe, tokenizer, loaded.model->config(), loaded.files.other_files);
   state.batch = batch_shape(recipe);

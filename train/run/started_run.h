@@ -57,9 +57,10 @@ class StartedRun {
   LrSchedule schedule;
   Optimizer optimizer;
   Validation validation;
-  std::optional<StepReplay> replay;  ///< where steps are to use CUDA graphs
-  BatchCapacity capacity;            ///< of microbatches then
-  std::string end_of_turn_warning;   ///< of carry_files()
+  std::optional<Corruption> corruption;  ///< of the rows of a step, where the model learns to denoise
+  std::optional<StepReplay> replay;      ///< where steps are to use CUDA graphs
+  BatchCapacity capacity;                ///< of microbatches then
+  std::string end_of_turn_warning;       ///< of carry_files()
   RunState state;
 
  private:

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "data/files/regular_file.h"
 #include "data/json/json.h"
+#include "train/assemble/diffusion_training.h"
 #include "train/datasets/chat_template.h"
 #include "train/datasets/recipe_datasets.h"
 #include "train/ranks/inputs.h"
@@ -28,7 +29,7 @@ Validation::Validation(const Recipe& recipe, const ModelConfig& config, Communic
     want_same_data(ranks, section, *dataset);
     check_vocabulary(section, tokenizer, *dataset, config.vocab_size);
     rows_.emplace(name, row_inputs(recipe, section, *dataset));
-    Set set{section, tokenizer, dataset, {}, {}};
+    Set set{section, tokenizer, dataset, recipe_corruption(recipe, config, section), {}, {}};
     if (recipe.evaluation.squad_metrics && section.kind == DatasetKind::squad) {
       set.stop_ids = stop_ids(*tokenizer, config, model_and_adapter(recipe).generation_folder());
       set.chat_template = recipe_chat_template(recipe, section);
@@ -100,8 +101,8 @@ Losses Validation::run(ParallelModel& model, const Moment& moment, const Stop& s
     if (losses.contains(name)) continue;
     const std::string called = name == "default" ? "" : " " + name;
     std::optional<TaskProgress> progress(std::in_place, "validation" + called, "rows");
-    const ValidationResult v =
-        validate(model, set.dataset, rows, &recipe_.kernels, stop.together, std::ref(*progress));
+    const ValidationResult v = validate(model, set.dataset, rows, &recipe_.kernels, stop.together,
+                                        std::ref(*progress), set.corruption);
     progress.reset();
     if (!v.complete) break;
     ValidationRecord record;

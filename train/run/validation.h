@@ -57,6 +57,7 @@ class Validation {
     DatasetSection section;
     std::optional<Tokenizer> tokenizer;
     std::shared_ptr<const Dataset> dataset;
+    std::optional<Corruption> corruption;
     std::vector<std::int64_t> stop_ids;         // where questions are to be answered
     std::optional<ChatTemplate> chat_template;  // the same
   };
