@@ -212,6 +212,7 @@ Made with torch {torch} and transformers {transformers}:
 | peft | | | adapter directories that PEFT 0.21.2 and 0.18.1 save, and what they add to each weight (`tools/goldens/make_peft.py`) |
 | f32_gate | `E` | 2 x 12 tokens | a bf16 model whose gate is f32, as transformers 5.24.0 holds it: what bf16 does not hold of the gate chooses experts; results in bf16 (`tools/goldens/make_f32_gate.py`) |
 | mtp | `M*E`, depths `*E` | 13 + 2 + 9 tokens | two depths of multi-token prediction, and one that is applied twice: losses and gradients in float64 (`tools/goldens/make_mtp.py`) |
+| nemotron_labs_diffusion | 2 layers of Ministral 3 | 2 x 13; texts of 12 and 10 tokens | the causal model, and training of a text that is there twice in blocks of 4, or noised and seen both ways: logits, losses and gradients in float64, with a mask as a table (`tools/goldens/make_block_diffusion.py`) |
 | peft_training | `ME*-` | 80 rows x 12 | 20 AdamW steps of the adapters that PEFT puts on every linear layer and both stacks of experts: fresh and final adapter, gradients of two steps, losses and norms (`tools/goldens/make_peft_training.py`) |
 | quantized | | | FP8 and NVFP4 matrices in the forms of published checkpoints, and the values that PyTorch makes of them (`tools/goldens/make_quantized.py`) |
 | train20 | `ME*-` | 80 rows x 20 | 20 AdamW steps (`recipe.yaml`, `tokens.safetensors`) and their losses, \

@@ -34,7 +34,9 @@ from small_data import make_data
 from small_models import DAMAGED_ROWS, make_models
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = Path("examples") / "llm_finetune"
+EXAMPLES = Path("examples")
+OWN_PLACES = ("dllm_sft",)  # folders of EXAMPLES; the others are in one of them, FINETUNE
+FINETUNE = EXAMPLES / "llm_finetune"
 DOCUMENT = ROOT / "docs" / "automodel_recipes.md"
 STEPS = 2
 SECONDS = 900  # the limit of one command
@@ -42,6 +44,11 @@ SECONDS = 900  # the limit of one command
 
 class Failure(Exception):
     """What went wrong with a recipe; the text is one line."""
+
+
+def place_of(name):
+    """Of FOLDER or FOLDER/FILE in the checkout."""
+    return (EXAMPLES if name.split("/")[0] in OWN_PLACES else FINETUNE) / name
 
 
 class Row:
@@ -193,11 +200,11 @@ def main():
     parser.add_argument("--only", metavar="WORD", default="", help="only recipes whose FOLDER/FILE has this")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="work in this new folder and keep it")
     options = parser.parse_args()
-    table, folder_of_recipes = read_tables(), options.checkout / RECIPES
+    table = read_tables()
     names = {f"{folder}/{file.name}" for folder in {name.split("/")[0] for name in table}
-             for file in (folder_of_recipes / folder).glob("*.yaml")}
+             for file in (options.checkout / place_of(folder)).glob("*.yaml")}
     if not names:
-        raise SystemExit(f"{folder_of_recipes}: holds no recipes; want a checkout of NVIDIA-NeMo/Automodel")
+        raise SystemExit(f"{options.checkout / FINETUNE}: holds no recipes; want a checkout of NVIDIA-NeMo/Automodel")
     for needed in (options.program, "mpirun"):
         if not shutil.which(needed):
             raise SystemExit(f"{needed}: is no program that can be started")
@@ -225,7 +232,7 @@ def main():
                     raise Failure(f"has no row in {DOCUMENT.name}")
                 if name not in names:
                     raise Failure(f"is in {DOCUMENT.name} and not in the checkout")
-                line = check_recipe(program, folder_of_recipes / name, table[name], folder)
+                line = check_recipe(program, options.checkout / place_of(name), table[name], folder)
             except Failure as failure:
                 line = f"FAILED: {failure}"
                 failed.append(name)

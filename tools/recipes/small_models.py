@@ -185,6 +185,15 @@ WRAPPED = {
             "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}),
 }
 
+# Ministral 3's layers, which are trained to denoise; their vocabulary is that of the tokenizer.
+DENOISING = {
+    "nvidia/Nemotron-Labs-Diffusion-8B-Base": decoder(
+        "NemotronLabsDiffusionModel", "nemotron_labs_diffusion", head_dim=16, mask_token_id=100, block_size=32,
+        dlm_paradigm="bidirectional", rope_parameters={
+            "rope_type": "yarn", "rope_theta": 1e6, "factor": 0.25, "original_max_position_embeddings": 16384, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}),
+}
+
 # Name of the Hub to type and class of models that are refused, which have a tokenizer and these two keys of a config: nothing
 # else is ever read.
 REFUSED = {
@@ -207,7 +216,7 @@ CHAT_TEMPLATE = """\
 {% endif %}"""
 
 RECIPE = """\
-model: {{_target_: from_config, config: {model}, torch_dtype: bf16{mtp}}}
+model: {{_target_: from_config, config: {model}, torch_dtype: bf16{more}}}
 step_scheduler: {{global_batch_size: 1, local_batch_size: 1, max_steps: 1}}
 dataset: {{_target_: mock, vocab_size: 2000, seq_length: 8, num_samples: 1}}
 optimizer: {{_target_: AdamW, lr: 0}}
@@ -264,8 +273,10 @@ def stand_in(place, work, config, tokenizer, run_program):
     """Fills the folder `place` with a trained model, its tokenizer and a chat template."""
     work.mkdir(parents=True)
     (work / "config.json").write_text(json.dumps(config))
-    mtp = ", num_nextn_predict_layers: 1" if "num_nextn_predict_layers" in config else ""
-    (work / "recipe.yaml").write_text(RECIPE.format(model=work, mtp=mtp, run=work / "run"))
+    more = ", num_nextn_predict_layers: 1" if "num_nextn_predict_layers" in config else ""
+    if "dlm_paradigm" in config:
+        more += ", dlm_paradigm: autoregressive"
+    (work / "recipe.yaml").write_text(RECIPE.format(model=work, more=more, run=work / "run"))
     run_program(["train", str(work / "recipe.yaml")])
     for folder in (work / "run" / "LATEST" / "model", tokenizer):  # mock data need no tokenizer, so the run has none
         shutil.copytree(folder, place, dirs_exist_ok=True)
@@ -282,7 +293,7 @@ def make_models(hub, scratch, tokenizer, run_program):
     # Models with the same config share a stand-in.
     made = {}
     nemotron_h = {name: {**BASE, **own} for name, own in NEMOTRON_H.items()}
-    for name, config in (nemotron_h | OTHER_FAMILIES | WRAPPED).items():
+    for name, config in (nemotron_h | OTHER_FAMILIES | WRAPPED | DENOISING).items():
         place = snapshot(hub, "models", name)
         key = json.dumps(config)
         if key in made:
