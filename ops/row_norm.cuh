@@ -14,20 +14,26 @@
 // element by element, in the same order, so that a window of a wider tensor gives the bits of its copy.
 namespace nemocube::cuda::row_norm {
 
-/// The weights of a pack, plus the offset in the form that has one.
+/// The weights of a pack from column c on, plus the offset in the form that has one. The unweighted form has
+/// ones, and does not read `weight`, which is null there.
 template <NormForm form, bool aligned, class T, int N>
-__device__ void read_scales(const T* weight, int count, float offset, float (&w)[N]) {
-  Pack<T, N>::template load<aligned>(weight, count).read(w);
-  if constexpr (form == NormForm::offset)
+__device__ void read_scales(const T* weight, int c, int count, float offset, float (&w)[N]) {
+  if constexpr (form == NormForm::unweighted) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) w[i] += offset;
+    for (int i = 0; i < N; ++i) w[i] = 1;
+  } else {
+    Pack<T, N>::template load<aligned>(weight + c, count).read(w);
+    if constexpr (form == NormForm::offset)
+#pragma unroll
+      for (int i = 0; i < N; ++i) w[i] += offset;
+  }
 }
 
 template <class T>
 struct ForwardTensors {
   Rows<T> y, sum, x, residual;  // sum and residual: null without a residual
   float *mean, *inv;            // mean: null unless centred
-  const T *weight, *bias;       // bias may be null
+  const T *weight, *bias;       // weight: null in the unweighted form; bias may be null
   int cols;
   float eps, offset;
 };
@@ -99,7 +105,7 @@ __global__ void __launch_bounds__(threads) norm_forward_kernel(const ForwardTens
   const auto finish = [&](int c, const Elements& pack) {
     float v[N], w[N];
     pack.read(v);
-    read_scales<form, aligned>(t.weight + c, t.cols - c, t.offset, w);
+    read_scales<form, aligned>(t.weight, c, t.cols - c, t.offset, w);
     if constexpr (centred) {
       float b[N] = {};
       if (t.bias) Elements::template load<aligned>(t.bias + c, t.cols - c).read(b);
@@ -137,7 +143,7 @@ void forward(const char* op, const char* name, const NormForward& o) {
                               .residual = rows_of<T>(o.residual),
                               .mean = optional_data<float>(o.mean),
                               .inv = data_of<float>(o.inv),
-                              .weight = data_of<T>(o.weight),
+                              .weight = optional_data<T>(o.weight),
                               .bias = optional_data<T>(o.bias),
                               .cols = columns_of(op, o.x),
                               .eps = static_cast<float>(o.eps),
@@ -161,8 +167,8 @@ template <class T>
 struct BackwardTensors {
   Rows<T> dx, dy, extra, x;  // dx and extra may be null
   Rows<float> dw, db;        // [blocks, cols]; may be null
-  const T* weight;
-  const float *mean, *inv;  // mean: null unless centred
+  const T* weight;           // null in the unweighted form
+  const float *mean, *inv;   // mean: null unless centred
   std::int64_t rows;
   int cols;
   float offset;
@@ -247,10 +253,10 @@ inline __device__ RowFactors row_factors(float mean, float scale, const CentredS
   return {mean, scale, scale * scale * scale * sums.dot / cols, scale * (sums.u / cols)};
 }
 
-/// A pack's sums over rows. Only the centred form has db.
+/// A pack's sums over rows. Only the centred form has db, and the unweighted one has none.
 template <NormForm form, int N>
 struct ParameterSums {
-  float dw[N], db[form == NormForm::centred ? N : 1];
+  float dw[form == NormForm::unweighted ? 1 : N], db[form == NormForm::centred ? N : 1];
 };
 
 /// Adds the pack's part of dw and db to `sums` and makes dx of `extra`.
@@ -268,7 +274,7 @@ __device__ void finish_row_pack(Pack<T, N>& extra, const RowPack<T>& pack, const
       dx[i] -= row.shift;
       sums.db[i] += dy[i];
     }
-    sums.dw[i] += dy[i] * x[i] * row.scale;
+    if constexpr (form != NormForm::unweighted) sums.dw[i] += dy[i] * x[i] * row.scale;
     dx[i] = w[i] * dy[i] * row.scale + (dx[i] - x[i] * row.back);
   }
   extra = Pack<T, N>::of(dx);
@@ -301,17 +307,18 @@ __global__ void __launch_bounds__(threads, blocks_of_multiprocessor(threads))
   constexpr int most_rows = backward_rows<form>;
   const std::int64_t begin = std::int64_t{blockIdx.x} * most_rows;
   const int height = static_cast<int>(t.rows - begin < most_rows ? t.rows - begin : most_rows);
-  const T* const weight = t.weight + first;
+  const T* const weight = form == NormForm::unweighted ? nullptr : t.weight + first;
   float* const dw = t.dw ? t.dw.row(blockIdx.x) + first : nullptr;
   float* const db = form == NormForm::centred && t.db ? t.db.row(blockIdx.x) + first : nullptr;
   RowPlace<T> at(t, begin, first);
   // Elements from c on that a pack may touch.
   const auto count = [&](int c) { return aligned ? N : cols - c; };
   const auto read_weight = [&](int c, float(&w)[N]) {
-    read_scales<form, aligned>(weight + c, count(c), t.offset, w);
+    read_scales<form, aligned>(weight, c, count(c), t.offset, w);
   };
   const auto store_parameter_sums = [&](int c, const Sums& sums) {
-    if (dw) store_sums(dw + c, sums.dw, cols - c);
+    if constexpr (form != NormForm::unweighted)
+      if (dw) store_sums(dw + c, sums.dw, cols - c);
     if constexpr (form == NormForm::centred)
       if (db) store_sums(db + c, sums.db, cols - c);
   };
@@ -361,7 +368,8 @@ __global__ void __launch_bounds__(threads, blocks_of_multiprocessor(threads))
 #pragma unroll
         for (int i = 0; i < N; ++i)
           if (c + i < cols) {
-            if (dw) partial.dw[i] = dw[c + i];
+            if constexpr (form != NormForm::unweighted)
+              if (dw) partial.dw[i] = dw[c + i];
             if constexpr (form == NormForm::centred)
               if (db) partial.db[i] = db[c + i];
           }
@@ -402,7 +410,7 @@ void backward(const char* op, const char* name, const NormBackward& o) {
                                .x = rows_of<T>(x),
                                .dw = rows_of<float>(dw),
                                .db = rows_of<float>(db),
-                               .weight = data_of<T>(o.weight),
+                               .weight = optional_data<T>(o.weight),
                                .mean = optional_data<float>(o.mean),
                                .inv = data_of<float>(o.inv),
                                .rows = x.rows(),

@@ -10,13 +10,15 @@
 /// kernels: checks, and the recording on the tape.
 namespace nemocube {
 
-inline void check_norm(const char* op, const Tensor& x, const Tensor& weight, double eps) {
+inline void check_normed(const char* op, const Tensor& x, double eps) {
   require(x.defined() && x.ndim() >= 1, op, ": x: want at least one dimension");
   require(is_float(x.dtype()), op, ": x: want f32, f64 or bf16, got ", x.dtype());
   require(x.cols() >= 1, op, ": x: want at least one column, got shape ", x.shape());
+  require(eps >= 0, op, ": eps: want a value >= 0, got ", eps);
+}
+inline void check_norm_weight(const char* op, const Tensor& x, const Tensor& weight) {
   check_shape(cat(op, ": weight"), weight, {x.cols()});
   check_dtype(cat(op, ": weight"), weight, x.dtype());
-  require(eps >= 0, op, ": eps: want a value >= 0, got ", eps);
 }
 
 inline void check_residual(const char* op, const Tensor& x, const Tensor& residual) {

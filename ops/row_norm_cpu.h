@@ -38,10 +38,15 @@ struct Elements {
     if constexpr (form == NormForm::centred) return static_cast<A>(x) - mean;
     return static_cast<A>(x);
   }
+  /// Of column c. The unweighted form does not read `w`, which is null there.
   template <class T>
-  A scale(T w) const {
-    if constexpr (form == NormForm::offset) return offset + static_cast<A>(w);
-    return static_cast<A>(w);
+  A scale(const T* w, std::int64_t c) const {
+    if constexpr (form == NormForm::unweighted)
+      return A(1);
+    else if constexpr (form == NormForm::offset)
+      return offset + static_cast<A>(w[c]);
+    else
+      return static_cast<A>(w[c]);
   }
 };
 
@@ -49,7 +54,7 @@ template <NormForm form, class T>
 void forward_rows(const NormForward& o) {
   using A = acc_t<T>;
   const std::int64_t cols = o.x.cols();
-  const T* __restrict w = o.weight.data<T>();
+  const T* __restrict w = o.weight ? o.weight.data<T>() : nullptr;
   const T* __restrict b = o.bias ? o.bias.data<T>() : nullptr;
   A* inv = o.inv.data<A>();
   A* means = o.mean ? o.mean.data<A>() : nullptr;
@@ -78,10 +83,10 @@ void forward_rows(const NormForward& o) {
       T* __restrict to = o.y.row<T>(r);
       if (b)
         for (std::int64_t c = 0; c < cols; ++c)
-          to[c] = static_cast<T>(of.centred(row[c]) * scale * of.scale(w[c]) + static_cast<A>(b[c]));
+          to[c] = static_cast<T>(of.centred(row[c]) * scale * of.scale(w, c) + static_cast<A>(b[c]));
       else
         for (std::int64_t c = 0; c < cols; ++c)
-          to[c] = static_cast<T>(of.centred(row[c]) * scale * of.scale(w[c]));
+          to[c] = static_cast<T>(of.centred(row[c]) * scale * of.scale(w, c));
     }
   });
 }
@@ -100,15 +105,15 @@ void backward_row(T* dx, A* __restrict dw, A* __restrict db, const T* dy, const 
   };
   if (!dx) return add_to_dw();
   const A dot = lane_sum<A>(
-      cols, [=](std::int64_t c) { return of.scale(w[c]) * static_cast<A>(dy[c]) * of.centred(x[c]); });
+      cols, [=](std::int64_t c) { return of.scale(w, c) * static_cast<A>(dy[c]) * of.centred(x[c]); });
   const A back = scale * scale * scale * dot / static_cast<A>(cols);
   A shift = 0;  // scale * the mean of u, in the centred form
   if constexpr (form == NormForm::centred)
     shift = scale *
-            lane_sum<A>(cols, [=](std::int64_t c) { return of.scale(w[c]) * static_cast<A>(dy[c]); }) /
+            lane_sum<A>(cols, [=](std::int64_t c) { return of.scale(w, c) * static_cast<A>(dy[c]); }) /
             static_cast<A>(cols);
   const auto store = [=](std::int64_t c, A g, A more) {
-    A own = of.scale(w[c]) * g * scale - of.centred(x[c]) * back;
+    A own = of.scale(w, c) * g * scale - of.centred(x[c]) * back;
     if constexpr (form == NormForm::centred) own -= shift;
     dx[c] = static_cast<T>(own + more);
   };
@@ -126,7 +131,7 @@ template <NormForm form, class T>
 void backward_rows(const NormBackward& o, const Tensor& dw_sums, const Tensor& db_sums) {
   using A = acc_t<T>;
   const std::int64_t cols = o.x.cols();
-  const T* w = o.weight.data<T>();
+  const T* w = o.weight ? o.weight.data<T>() : nullptr;
   const A* inv = o.inv.data<A>();
   const A* means = o.mean ? o.mean.data<A>() : nullptr;
   for_segments(o.x.rows(), [&](std::int64_t s, std::int64_t first, std::int64_t last) {

@@ -6,10 +6,16 @@
 ///     n = (x - mean) inv,   y = n (offset + w) + b
 namespace nemocube {
 
-/// plain: y = n w, with n = x inv. offset: y = n (offset + w). centred: with a mean and perhaps a bias,
-/// without an offset. Plain and offset have the same operands: their entry points choose by
-/// NormForward::offset.
-enum class NormForm { plain, offset, centred };
+/// plain: y = n w, with n = x inv. offset: y = n (offset + w). unweighted: y = n. centred: with a mean and
+/// perhaps a bias, without an offset. The first three have the same operands, but that the unweighted form has
+/// no weight: form_of() chooses among them.
+enum class NormForm { plain, offset, unweighted, centred };
+
+/// The form of a norm without a mean.
+inline NormForm form_of(const Tensor& weight, double offset) {
+  if (!weight) return NormForm::unweighted;
+  return offset == 0 ? NormForm::plain : NormForm::offset;
+}
 
 /// Operands of a forward pass. mean and inv: [rows], f32 (f64 with f64). With `residual`, sum = x + residual
 /// is written and normed; `sum` and `residual` are both undefined otherwise. Only the centred form has a mean

@@ -9,7 +9,8 @@ namespace nemocube {
 namespace {
 
 void check_inputs(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  check_norm(op, x, weight, eps);
+  check_normed(op, x, eps);
+  check_norm_weight(op, x, weight);
   if (!bias) return;
   check_shape(cat(op, ": bias"), bias, {x.cols()});
   check_dtype(cat(op, ": bias"), bias, x.dtype());

@@ -17,15 +17,17 @@ const Variants<RmsnormVariant> rmsnorm_variants("rmsnorm", {{RmsnormVariant::fus
                                                             {RmsnormVariant::separate, "separate"}});
 
 void check_inputs(const char* op, const Tensor& x, const Tensor& weight, double eps, double offset) {
-  check_norm(op, x, weight, eps);
+  check_normed(op, x, eps);
+  if (weight) check_norm_weight(op, x, weight);
   require(std::isfinite(offset), op, ": offset: want a finite value, got ", offset);
+  require(weight || offset == 0, op, ": offset: want 0 without a weight, got ", offset);
 }
 
 NormForward forward(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps,
                     double offset) {
   static Zone zone("rmsnorm/forward");
   const ZoneTimer timer(zone);
-  NormForward o = norm_forward_operands(NormForm::plain, x, residual, weight, eps);
+  NormForward o = norm_forward_operands(form_of(weight, offset), x, residual, weight, eps);
   o.offset = offset;
   rmsnorm_forward(o);
   return o;

@@ -6,6 +6,8 @@ namespace nemocube {
 /// inv_rms[r] = 1 / sqrt(mean_c x[r, c]^2 + eps),   n[r, c] = x[r, c] inv_rms[r],   y[r, c] = n[r, c]
 ///                                                                                  (offset + w[c])
 ///
+/// Without a weight, an undefined Var, y = n (Gemma 4's norms of values and of what its router reads).
+///
 /// shapes     x, y [..., cols], cols >= 1, any number of rows; w [cols]
 /// layout     rows of x may be strided; w and y are contiguous
 /// devices    CPU, CUDA: both variants
@@ -13,11 +15,10 @@ namespace nemocube {
 ///            Hugging Face 5.23 and in fused training kernels (older Hugging Face releases round n before the
 ///            weight). offset + w is rounded to f32 (f64), never to bf16; an offset of 0 is not added
 /// offset     0: the weight is the scale. 1: the scale is 1 + the weight (Gemma 3, Qwen 3.5)
-/// gradient   with u = (offset + w) dy:  dx = inv_rms (u - n mean_c(u n)),  dw = sum over rows of dy n (f32,
-///                                                                          in the
-///            fixed segments of ops/reduce.h). Keeps x, w and inv_rms; an operation that needs y in backward
+/// gradient   with u = (offset + w) dy, without a weight u = dy:  dx = inv_rms (u - n mean_c(u n)),
+///            dw = sum over rows of dy n (f32, in the fixed segments of ops/reduce.h). Keeps x, w and inv_rms; an operation that needs y in backward
 ///            computes y again (GradNode::again)
-/// errors     shape of w, dtype of w, no columns, eps < 0, an offset that is not finite
+/// errors     shape of w, dtype of w, no columns, eps < 0, an offset that is not finite, or not 0 without w
 /// source     "Root Mean Square Layer Normalization" (Zhang and Sennrich, 2019)
 Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps, double offset = 0);
 

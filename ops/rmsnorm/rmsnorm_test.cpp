@@ -12,6 +12,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/message_of.h"
 
 using namespace nemocube;
 using namespace nemocube::testing;
@@ -81,25 +82,26 @@ Tol tolerance(DType dtype, std::int64_t cols) {
   return sum_tol(dtype, cols, 4);
 }
 
+/// The runs have no dw where the weight is undefined.
 Outcome run_plain(const Tensor& x, const Tensor& weight, const Tensor& dy, double offset = 0) {
   Recorded r;
-  const Var in = intermediate(x), w = Var::leaf(weight);
+  const Var in = intermediate(x), w = weight ? Var::leaf(weight) : Var();
   const Var y = rmsnorm(r.ctx, in, w, eps, offset);
   r.tape.backward(y, dy);
-  return {{}, y.value(), in.node()->grad(), w.grad()};
+  return {{}, y.value(), in.node()->grad(), weight ? w.grad() : Tensor()};
 }
 
 Outcome run_residual(const std::string& variant, const Tensor& x, const Tensor& residual,
                      const Tensor& weight, const Tensor& dy, const Tensor& d_sum, double offset = 0) {
   Recorded r(variant);
-  const Var in = intermediate(x), other = intermediate(residual), w = Var::leaf(weight);
+  const Var in = intermediate(x), other = intermediate(residual), w = weight ? Var::leaf(weight) : Var();
   const ResidualNorm out = residual_rmsnorm(r.ctx, in, other, w, eps, offset);
   const std::vector<Var> outputs{out.normed, out.sum};
   const std::vector<Tensor> gradients{dy, d_sum};
   const std::size_t count = d_sum ? 2 : 1;
   r.tape.backward(std::span(outputs).first(count), std::span(gradients).first(count));
   CHECK_BITS(in.node()->grad(), other.node()->grad());
-  return {out.sum.value(), out.normed.value(), in.node()->grad(), w.grad()};
+  return {out.sum.value(), out.normed.value(), in.node()->grad(), weight ? w.grad() : Tensor()};
 }
 
 }  // namespace
@@ -152,6 +154,65 @@ TEST_CASE("rmsnorm: against the formulas" * doctest::test_suite("cuda")) {
   });
 }
 
+// A factor of one rounds nothing, so the bits are those of a weight of ones.
+TEST_CASE("rmsnorm: without a weight" * doctest::test_suite("cuda")) {
+  for_dtypes([](Device device, DType dtype) {
+    const auto random = [&](const Shape& shape, std::uint64_t seed) {
+      return random_tensor(shape, dtype, seed).to(device);
+    };
+    // Widths on CUDA: as above. Of the wide rows a window begins at an address that is not aligned.
+    for (const std::int64_t rows : {0, 1, 65})
+      for (const std::int64_t cols : {1, 16, 33, 251, 1000}) {
+        CAPTURE(rows);
+        CAPTURE(cols);
+        const Tensor ones = Tensor::empty({cols}, dtype, device);
+        ones.fill(1);
+        const Tensor x = random({rows, cols + 1}, 1).narrow(-1, 1, cols), other = random({rows, cols}, 2),
+                     dy = random({rows, cols}, 3), d_sum = random({rows, cols}, 4);
+        const Outcome got = run_plain(x, {}, dy), want = run_plain(x, ones, dy);
+        CHECK_BITS(got.y, want.y);
+        CHECK_BITS(got.dx, want.dx);
+        CHECK_CLOSE(got.y, reference(x, {}, ones, dy, {}).y, tolerance(dtype, cols));
+        for (const std::string& variant : variants())
+          for (const bool both : {false, true}) {
+            CAPTURE(variant);
+            const Tensor extra = both ? d_sum : Tensor();
+            const Outcome sum = run_residual(variant, x, other, {}, dy, extra),
+                          of_ones = run_residual(variant, x, other, ones, dy, extra);
+            CHECK_BITS(sum.sum, of_ones.sum);
+            CHECK_BITS(sum.y, of_ones.y);
+            CHECK_BITS(sum.dx, of_ones.dx);
+          }
+      }
+    if (device == Device::cpu) return;
+    const Tensor wide = random({3, 17000}, 5), ones = Tensor::empty({17000}, dtype, device);
+    ones.fill(1);
+    const Outcome got = run_plain(wide, {}, wide), want = run_plain(wide, ones, wide);
+    CHECK_BITS(got.y, want.y);
+    CHECK_BITS(got.dx, want.dx);
+  });
+}
+
+// As attention norms heads: each is a row, here the first half of one.
+TEST_CASE("rmsnorm: heads in wider rows, without a weight" * doctest::test_suite("cuda")) {
+  for (const Device device : test_devices()) {
+    const std::vector<std::int64_t> halves{16, 16};
+    const Tensor rows = random_tensor({5, 64}, DType::f32, 1).to(device),
+                 dy = random_tensor({10, 16}, DType::f32, 2).to(device);
+    Recorded r;
+    const Var all = Var::leaf(rows);
+    const Var heads = split_last(r.ctx, reshape(r.ctx, all, {10, 32}), halves)[0];
+    CHECK_FALSE(heads.value().contiguous());
+    const Var y = rmsnorm(r.ctx, heads, Var(), eps);
+    r.tape.backward(y, dy);
+    const auto first_halves = [](const Tensor& t) { return t.reshape({10, 32}).narrow(-1, 0, 16); };
+    const Outcome want = run_plain(first_halves(rows).clone(), {}, dy);
+    CHECK_BITS(y.value(), want.y);
+    CHECK_BITS(first_halves(all.grad()), want.dx);
+    for (const double g : all.grad().reshape({10, 32}).narrow(-1, 16, 16).to_vector()) CHECK(g == 0);
+  }
+}
+
 TEST_CASE("rmsnorm: against finite differences") {
   const Tensor x = random_tensor({5, 7}, DType::f64, 1), w = random_tensor({7}, DType::f64, 2);
   const Tensor other = random_tensor({5, 7}, DType::f64, 3);
@@ -165,6 +226,12 @@ TEST_CASE("rmsnorm: against finite differences") {
           },
           {x, w}, options);
     }
+  CHECK_GRADIENTS(
+      [&](Context& ctx, const std::vector<Var>& v) {
+        const ResidualNorm r = residual_rmsnorm(ctx, rmsnorm(ctx, v[0], Var(), 0.1), v[1], Var(), 0.1);
+        return std::vector<Var>{r.normed, r.sum};
+      },
+      {x, other});
   for (const std::string& variant : variants()) {
     const KernelChoice choice{{{"rmsnorm", variant}}};
     for (const std::vector<bool>& wants :
@@ -425,7 +492,8 @@ TEST_CASE("rmsnorm: errors") {
   Context ctx;
   const Tensor x = random_tensor({3, 4}, DType::f32, 1), w = random_tensor({4}, DType::f32, 2);
   CHECK_THROWS_AS(rmsnorm(ctx, Tensor(), w, eps), Error);
-  CHECK_THROWS_AS(rmsnorm(ctx, x, Tensor(), eps), Error);
+  CHECK(message_of([&] { rmsnorm(ctx, x, Tensor(), eps, 1); }) ==
+        "rmsnorm: offset: want 0 without a weight, got 1");
   CHECK_THROWS_AS(rmsnorm(ctx, Tensor::scalar(1, DType::f32, Device::cpu), w, eps), Error);
   CHECK_THROWS_AS(rmsnorm(ctx, Tensor::zeros({3, 4}, DType::i32, Device::cpu), w, eps), Error);
   CHECK_THROWS_AS(rmsnorm(ctx, Tensor::zeros({3, 0}, DType::f32, Device::cpu),
