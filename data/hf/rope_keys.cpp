@@ -16,9 +16,13 @@ struct TypeName {
   RopeType type;
   std::string_view name;
 };
-constexpr std::array type_names{TypeName{standard, "default"}, TypeName{linear, "linear"},
-                                TypeName{dynamic, "dynamic"},  TypeName{llama3, "llama3"},
-                                TypeName{yarn, "yarn"},        TypeName{longrope, "longrope"}};
+constexpr std::array type_names{TypeName{standard, "default"},
+                                TypeName{linear, "linear"},
+                                TypeName{dynamic, "dynamic"},
+                                TypeName{llama3, "llama3"},
+                                TypeName{yarn, "yarn"},
+                                TypeName{longrope, "longrope"},
+                                TypeName{proportional, "proportional"}};
 
 /// A key of the object, and the types that use its value.
 struct RopeKey {
@@ -26,7 +30,7 @@ struct RopeKey {
   std::initializer_list<RopeType> types;
 };
 const std::array keys{
-    RopeKey{"factor", {linear, dynamic, llama3, yarn, longrope}},
+    RopeKey{"factor", {linear, dynamic, llama3, yarn, longrope, proportional}},
     RopeKey{"original_max_position_embeddings", {llama3, yarn, longrope}},
     RopeKey{"low_freq_factor", {llama3}},
     RopeKey{"high_freq_factor", {llama3}},
@@ -48,7 +52,8 @@ RopeType read_type(const JsonView& object) {
   if (!given) given = object.find("type");
   if (!given) return standard;
   const auto found = std::ranges::find(type_names, given->string(), &TypeName::name);
-  if (found == type_names.end()) given->refuse("default, linear, dynamic, llama3, yarn or longrope");
+  if (found == type_names.end())
+    given->refuse("default, linear, dynamic, llama3, yarn, longrope or proportional");
   return found->type;
 }
 
@@ -70,8 +75,9 @@ void check_keys(const JsonView& object, RopeType type, Names also) {
 
 constexpr const char* partial_key = "partial_rotary_factor";
 
-/// In families without such a factor.
+/// In families without such a factor, which proportional has in every family.
 void check_partial(const JsonView& at, RopeType type) {
+  if (type == proportional) return;
   const auto given = at.find(partial_key);
   if (!given || given->number() == 1) return;
   if (type != standard) given->refuse("1");
@@ -109,6 +115,8 @@ RopeConfig read_object(const JsonView& object, const JsonView& config, double th
   if (partial) {
     rope.partial_rotary_factor = *partial;
     read_number(object, partial_key, rope.partial_rotary_factor);
+  } else if (rope.type == proportional) {
+    for (const JsonView& at : {config, object}) read_number(at, partial_key, rope.partial_rotary_factor);
   } else {
     check_partial(object, rope.type);
   }
@@ -123,6 +131,10 @@ RopeConfig read_object(const JsonView& object, const JsonView& config, double th
     if (rope.original_max_position_embeddings < 1)
       fail(config.file(), ": 'original_max_position_embeddings': want at least 1, got ",
            rope.original_max_position_embeddings);
+  }
+  if (rope.type == proportional) {
+    read_number(object, "factor", rope.factor);
+    return rope;
   }
   read_factor(object, rope);
   if (rope.type != dynamic) rope.max_position_embeddings = 0;
@@ -181,6 +193,11 @@ Json object_of(const RopeConfig& rope) {
   Json object = Json::object();
   object["rope_type"] = std::ranges::find(type_names, rope.type, &TypeName::type)->name;
   if (rope.type == standard) return object;
+  if (rope.type == proportional) {
+    object[partial_key] = rope.partial_rotary_factor;
+    if (rope.factor != 1) object["factor"] = rope.factor;
+    return object;
+  }
   object["factor"] = rope.factor;
   if (rope.original_max_position_embeddings > 0)
     object["original_max_position_embeddings"] = rope.original_max_position_embeddings;
@@ -207,7 +224,8 @@ Json object_of(const RopeConfig& rope) {
 void write_rope(const RopeConfig& rope, Json& to) {
   to["rope_theta"] = rope.rope_theta;
   to["rope_scaling"] = rope.type == standard ? Json(nullptr) : object_of(rope);
-  if (rope.partial_rotary_factor != 1) to[partial_key] = rope.partial_rotary_factor;
+  if (rope.partial_rotary_factor != 1 && rope.type != proportional)
+    to[partial_key] = rope.partial_rotary_factor;
 }
 
 Json rope_object(const RopeConfig& rope) {

@@ -28,7 +28,7 @@ const Json llama3 = {{"factor", 8.0},
 
 TEST_CASE("rope keys: frequencies of every type are those of transformers") {
   const Json cases = read_json_file(source_dir() / "tests" / "goldens" / "rope" / "frequencies.json");
-  REQUIRE(cases.size() >= 12);
+  REQUIRE(cases.size() >= 16);
   for (const Json& c : cases) {
     CAPTURE(c.dump());
     const Json config = {{"rope_parameters", c.at("rope_parameters")}};
@@ -82,9 +82,49 @@ TEST_CASE("rope keys: both spellings, and where a value stands") {
   CHECK(yarn.beta_slow == 1);
 }
 
+TEST_CASE("rope keys: proportional") {
+  const RopeConfig want{
+      .type = RopeType::proportional, .rope_theta = 1e6, .partial_rotary_factor = 0.25, .factor = 8};
+  const Json object = {{"rope_type", "proportional"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.25}};
+  Json stretched = object, without = object;
+  stretched["factor"] = 8;
+  without.erase("partial_rotary_factor");
+  CHECK(parse({{"rope_parameters", stretched}}) == want);
+  CHECK(parse({{"rope_scaling", stretched}, {"rope_theta", 5.0}}) == want);
+  CHECK(parse({{"rope_parameters", object}}).factor == 1);
+  // The object's share wins; without any it is the whole head.
+  CHECK(parse({{"rope_parameters", object}, {"partial_rotary_factor", 0.5}}).partial_rotary_factor == 0.25);
+  CHECK(parse({{"rope_parameters", without}, {"partial_rotary_factor", 0.5}}).partial_rotary_factor == 0.5);
+  CHECK(parse({{"rope_parameters", without}}).partial_rotary_factor == 1);
+  const Json whole = {{"partial_rotary_factor", 0.5}};
+  CHECK(read_rope_object(JsonView(stretched, "config.json"), JsonView(whole, "config.json"), 10000, 128) ==
+        want);
+  // Written in the object alone, a factor of 1 not at all.
+  Json written = Json::object();
+  write_rope(want, written);
+  CHECK_FALSE(written.contains("partial_rotary_factor"));
+  CHECK(parse(written) == want);
+  const Json all = {
+      {"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"factor", 8.0}, {"rope_theta", 1e6}};
+  CHECK(rope_object(want) == all);
+  CHECK_FALSE(rope_object(parse({{"rope_parameters", object}})).contains("factor"));
+
+  Json unknown = object;
+  unknown["proportion"] = 2;
+  CHECK(has(fault({{"rope_parameters", unknown}}),
+            "'rope_parameters.proportion': this key of a rotary embedding is not known here"));
+
+  const RotaryFrequencies made = rotary_frequencies(want, 512, 1);
+  REQUIRE(made.inverse.size() == 256);
+  CHECK(made.attention_factor == 1);
+  for (std::size_t i = 0; i < 256; ++i) CHECK((made.inverse[i] > 0) == (i < 64));
+  CHECK(rotary_width(want, 512) == 512);
+}
+
 TEST_CASE("rope keys: what is not known, missing or contradictory") {
   CHECK(has(fault({{"rope_scaling", {{"type", "mrope"}}}}),
-            "'rope_scaling.type': want default, linear, dynamic, llama3, yarn or longrope, got \"mrope\""));
+            "'rope_scaling.type': want default, linear, dynamic, llama3, yarn, longrope or proportional, got "
+            "\"mrope\""));
   CHECK(has(fault({{"rope_scaling", {{"type", "linear"}}}}), "factor"));
   CHECK(has(fault({{"rope_scaling", {{"type", "yarn"}}}}), "factor"));
   CHECK(has(fault({{"rope_scaling", {{"type", "linear"}, {"factor", 2}, {"llama_4_scaling_beta", 0.1}}}}),
@@ -109,6 +149,12 @@ TEST_CASE("rope keys: what is not known, missing or contradictory") {
                  .low_freq_factor = 4,
                  .high_freq_factor = 4}),
             "high_freq_factor: want a number above low_freq_factor"));
+  CHECK(bad({.type = RopeType::proportional, .partial_rotary_factor = 0.125}) == "no error");
+  CHECK(
+      has(bad({.type = RopeType::proportional, .partial_rotary_factor = 0.124}),
+          "partial_rotary_factor: want at least one pair of channels that turns, got 0.124 of head_dim 16"));
+  CHECK(has(bad({.type = RopeType::proportional}, 15), "head_dim: want an even number"));
+  CHECK(has(bad({.type = RopeType::proportional, .factor = 0}), "rope factor"));
   CHECK(has(bad({.type = RopeType::longrope, .original_max_position_embeddings = 8, .short_factor = {1, 2}}),
             "short_factor: want head_dim / 2 = 8 numbers, got 2"));
 }

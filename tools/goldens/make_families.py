@@ -317,6 +317,9 @@ ROPES = [
          short_factor=[1.0 + 0.1 * i for i in range(8)], long_factor=[2.0 + 0.5 * i for i in range(8)]),
     dict(rope_type="longrope", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64, attention_factor=1.5,
          short_factor=[1.0] * 8, long_factor=[4.0] * 8),
+    dict(rope_type="proportional", rope_theta=1000000.0, partial_rotary_factor=0.25),
+    dict(rope_type="proportional", rope_theta=100.0, partial_rotary_factor=0.45, factor=8.0),
+    dict(rope_type="proportional", rope_theta=100.0),
 ]
 
 

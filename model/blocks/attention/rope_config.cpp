@@ -64,9 +64,15 @@ double longrope_attention_factor(const RopeConfig& rope) {
   return rope.factor <= 1 ? 1 : std::sqrt(1 + std::log(rope.factor) / std::log(original));
 }
 
+/// The pairs of channels that turn where the type is proportional.
+std::int64_t proportional_pairs(const RopeConfig& rope, std::int64_t head_dim) {
+  return static_cast<std::int64_t>(rope.partial_rotary_factor * static_cast<double>(head_dim) / 2);
+}
+
 }  // namespace
 
 std::int64_t rotary_width(const RopeConfig& rope, std::int64_t head_dim) {
+  if (rope.type == RopeType::proportional) return head_dim;
   return static_cast<std::int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
 }
 
@@ -96,6 +102,14 @@ RotaryFrequencies rotary_frequencies(const RopeConfig& rope, std::int64_t head_d
       made.attention_factor = rope.attention_factor.value_or(longrope_attention_factor(rope));
       break;
     }
+    case RopeType::proportional: {
+      const std::int64_t turning = proportional_pairs(rope, head_dim);
+      for (std::int64_t i = 0; i < std::ssize(made.inverse); ++i) {
+        double& f = made.inverse[static_cast<std::size_t>(i)];
+        f = i < turning ? f / rope.factor : 0;
+      }
+      break;
+    }
   }
   return made;
 }
@@ -107,7 +121,11 @@ void validate_rope(const RopeConfig& rope, std::int64_t head_dim) {
   require(rope.partial_rotary_factor > 0 && rope.partial_rotary_factor <= 1,
           "partial_rotary_factor: want a number above 0, at most 1, got ", rope.partial_rotary_factor);
   const std::int64_t width = rotary_width(rope, head_dim);
-  if (rope.partial_rotary_factor == 1)
+  if (rope.type == proportional)
+    require(proportional_pairs(rope, head_dim) > 0,
+            "partial_rotary_factor: want at least one pair of channels that turns, got ",
+            rope.partial_rotary_factor, " of head_dim ", head_dim);
+  if (rope.partial_rotary_factor == 1 || rope.type == proportional)
     require(width % 2 == 0, "head_dim: want an even number, whose halves the rotary embedding turns, got ",
             head_dim);
   else

@@ -16,6 +16,7 @@ enum class RopeType : std::uint8_t {
   llama3,
   yarn,
   longrope,
+  proportional,
 };
 
 /// The rotary embedding of an attention mixer. Field names are those of `rope_parameters` in config.json; a
@@ -23,7 +24,8 @@ enum class RopeType : std::uint8_t {
 struct RopeConfig {
   RopeType type = RopeType::none;
   double rope_theta = 10000;
-  double partial_rotary_factor = 1;  ///< the share of a head's channels that turn: the first ones
+  /// The share of a head's channels that turn: the first ones; of proportional, the first of each half.
+  double partial_rotary_factor = 1;
   double factor = 1;
   /// Of the model: dynamic begins to stretch behind it.
   std::int64_t max_position_embeddings = 0;
@@ -38,7 +40,8 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
-/// The channels n of a head that turn: partial_rotary_factor head_dim, rounded down.
+/// The channels n of a head that turn: partial_rotary_factor head_dim, rounded down. Of proportional all of
+/// head_dim, some pairs of which turn by no angle.
 std::int64_t rotary_width(const RopeConfig& rope, std::int64_t head_dim);
 
 /// The inverse frequencies f_i of the n/2 pairs of channels, n = rotary_width(), and the attention factor A
@@ -59,8 +62,12 @@ std::int64_t rotary_width(const RopeConfig& rope, std::int64_t head_dim);
 ///             g(mscale) / g(mscale_all_dim) where both are given, else g(1)
 ///   longrope  f_i / e_i, e = long_factor where longest > o, else short_factor. A = attention_factor, else 1
 ///             for factor <= 1, sqrt(1 + ln(factor) / ln(o)) above
+///   proportional
+///             with n = head_dim and k = floor(partial_rotary_factor n / 2): f_i / factor for i < k, else 0.
+///             Channels i and n/2 + i are a pair, so the first k channels of each half turn. A = 1
 /// Computed in f64. pre: validate_rope()
-/// Source: transformers, modeling_rope_utils.py; "YaRN" (Peng et al., 2023); "LongRoPE" (Ding et al., 2024)
+/// Source: transformers, modeling_rope_utils.py; "YaRN" (Peng et al., 2023); "LongRoPE" (Ding et al., 2024);
+/// proportional: Gemma 4
 RotaryFrequencies rotary_frequencies(const RopeConfig& rope, std::int64_t head_dim, std::int64_t longest);
 
 /// Whether the frequencies depend on `longest`.
