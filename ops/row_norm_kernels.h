@@ -7,8 +7,8 @@
 namespace nemocube {
 
 /// plain: y = n w, with n = x inv. offset: y = n (offset + w). unweighted: y = n. centred: with a mean and
-/// perhaps a bias, without an offset. The first three have the same operands, but that the unweighted form has
-/// no weight: form_of() chooses among them.
+/// perhaps a bias, without an offset. The first three have the same operands, but that the unweighted form
+/// has no weight: form_of() chooses among them.
 enum class NormForm { plain, offset, unweighted, centred };
 
 /// The form of a norm without a mean.

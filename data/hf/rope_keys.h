@@ -25,8 +25,8 @@ namespace nemocube {
 ///
 /// `positions`: max_position_embeddings of the model. `also`: keys that a family has in the object and reads
 /// by itself. `partial`: of families that have a partial_rotary_factor, the one where the key is absent, in
-/// the object and in the whole config. In other families the key has an effect beside proportional only: beside
-/// default a warning says so, and beside other types it is an error.
+/// the object and in the whole config. In other families the key has an effect beside proportional only:
+/// beside default a warning says so, and beside other types it is an error.
 RopeConfig read_rope(const JsonView& config, double theta, std::int64_t positions,
                      std::span<const std::string_view> also = {}, std::optional<double> partial = {});
 /// The same of one such object, for families that have several. `config`: the whole.

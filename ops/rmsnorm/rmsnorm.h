@@ -16,8 +16,8 @@ namespace nemocube {
 ///            weight). offset + w is rounded to f32 (f64), never to bf16; an offset of 0 is not added
 /// offset     0: the weight is the scale. 1: the scale is 1 + the weight (Gemma 3, Qwen 3.5)
 /// gradient   with u = (offset + w) dy, without a weight u = dy:  dx = inv_rms (u - n mean_c(u n)),
-///            dw = sum over rows of dy n (f32, in the fixed segments of ops/reduce.h). Keeps x, w and inv_rms; an operation that needs y in backward
-///            computes y again (GradNode::again)
+///            dw = sum over rows of dy n (f32, in the fixed segments of ops/reduce.h). Keeps x, w and
+///            inv_rms; an operation that needs y in backward computes y again (GradNode::again)
 /// errors     shape of w, dtype of w, no columns, eps < 0, an offset that is not finite, or not 0 without w
 /// source     "Root Mean Square Layer Normalization" (Zhang and Sennrich, 2019)
 Var rmsnorm(Context& ctx, const Var& x, const Var& weight, double eps, double offset = 0);

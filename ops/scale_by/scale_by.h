@@ -8,8 +8,8 @@ namespace nemocube {
 ///
 /// shapes     x, y [..., n], any of them may be 0; s has one element, in any number of dimensions
 /// layout     rows of x may be strided; y is contiguous
-/// dtypes     x and y alike: f32, f64 (CPU) or bf16; s the same, or f32 with bf16. bf16 is computed in f32 and
-///            rounded once
+/// dtypes     x and y alike: f32, f64 (CPU) or bf16; s the same, or f32 with bf16. bf16 is computed in f32
+///            and rounded once
 /// devices    CPU, CUDA. The host does not read s
 /// memory     y overwrites x when no other tensor shares the storage of x
 /// gradient   dx = dy s; none of s. Keeps s, which must not change before the backward pass. dx overwrites dy
