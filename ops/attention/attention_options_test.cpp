@@ -203,7 +203,7 @@ TEST_CASE("attention options: against the direct loops") {
       }
       for (const std::int64_t window : {1, 2, 31, 32, 95, 96, 97, 140, 141, 1000})
         check({4, 1, 16}, {.window = window}, {140}, {140});
-      for (const std::int64_t head_dim : {16, 64, 80, 96, 128, 256})
+      for (const std::int64_t head_dim : {16, 64, 80, 96, 128, 256, 512})
         check({3, 1, head_dim}, all, {45, 7}, {45, 80});
       check({4, 2, 8, 0.7, false}, {0, 1.5, true, true}, {5, 100, 1}, {97, 3, 200});
     }
@@ -224,6 +224,8 @@ TEST_CASE("attention options: all together, every head size on cuda" * doctest::
   for (const std::int64_t head_dim : {16, 130})
     check_case(make_case({3, 1, head_dim}, all, {20, 3}, {70, 9}, DType::f32, Device::cuda), "tiled");
   check_case(make_case({2, 2, 40}, all, {50}, {50}, DType::bf16, Device::cuda), "tiled");
+  for (const DType dtype : {DType::f32, DType::bf16})
+    check_case(make_case({2, 1, 512}, all, {9}, {67}, dtype, Device::cuda), "tiled");
   check_case(
       make_case({4, 2, 8, 0.7, false}, {0, 1.5, true, true}, {5, 40}, {70, 3}, DType::f32, Device::cuda),
       "tiled");

@@ -225,6 +225,27 @@ TEST_CASE("attention: against the whole matrix, lengths around every tile" * doc
   });
 }
 
+// The heads of Gemma 4's full layers: 512 channels, scores that are not scaled. On CUDA no tensor cores have
+// them; sums of 128 channels at a time take four passes.
+TEST_CASE("attention: heads of 512 channels, scores with a scale of 1" * doctest::test_suite("cuda")) {
+  for_dtypes(devices(), [&](Device device, DType dtype) {
+    for (const char* variant : variants_on(device)) {
+      const auto check = [&](std::int64_t heads, std::int64_t kv_heads, const Lengths& q, const Lengths& kv) {
+        CAPTURE(heads);
+        Case c = make_case({heads, kv_heads, 512, 1.0}, q, kv, dtype, device);
+        c.q = random_tensor(c.q.shape(), dtype, 1, 1 / std::sqrt(512.0)).to(device);
+        check_case(c, variant);
+      };
+      if (device.is_cuda()) {
+        check(2, 1, {5, 0, 1}, {70, 3, 9});
+        continue;
+      }
+      check(4, 2, {33, 0, 3}, {33, 0, 3});
+      check(2, 1, {1, 3}, {100, 9});  // decoding
+    }
+  });
+}
+
 TEST_CASE("attention: against finite differences") {
   for (const char* variant : {"tiled", "plain"}) {
     CAPTURE(variant);
@@ -244,6 +265,7 @@ TEST_CASE("attention: against finite differences") {
     check({4, 2, 3}, {5, 1, 3}, {5, 1, 3}, {});
     check({2, 1, 4}, {3, 4}, {6, 2}, {});
     check({2, 2, 3, 0.9, false}, {4, 2}, {3, 5}, {});
+    check({2, 1, 512, 0.05}, {1}, {2}, {});
     check({2, 1, 2}, {4}, {4}, {true, false, false});
     check({2, 1, 2}, {4}, {4}, {false, true, false});
     check({2, 1, 2}, {4}, {4}, {false, false, true});
