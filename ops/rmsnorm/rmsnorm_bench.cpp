@@ -100,6 +100,26 @@ const RegisterBench registration("rmsnorm", [](const BenchOptions& o) {
     plain.sum = plain.residual = Tensor();
     list.push_back({"forward", shape, fused - 2 * x, 0, [plain] { rmsnorm_forward(plain); },
                     [w] { return verify(*w, false); }});
+    if (!o.nano) {
+      NormForward bare = plain;
+      bare.weight = Tensor();
+      bare.y = Tensor::empty(f.y.shape(), f.y.dtype(), f.y.device());
+      rmsnorm_forward(bare);
+      // What is checked is the same as with a weight of ones.
+      const auto of_ones = std::make_shared<Work>(*w);
+      of_ones->forward.y = bare.y;
+      of_ones->forward.weight = Tensor::empty({cols}, o.dtype, Device::cpu);
+      of_ones->forward.weight.fill(1);
+      NormBackward& back = of_ones->backward;
+      back.weight = Tensor();
+      back.dw = {};
+      back.dx = Tensor::empty(f.y.shape(), f.y.dtype(), f.y.device());
+      list.push_back({"forward, no weight", shape, 2 * x + rows_out, 0, [bare] { rmsnorm_forward(bare); },
+                      [of_ones] { return verify(*of_ones, false); }});
+      list.push_back({"fused backward, no weight", shape, 4 * x + rows_out, 0,
+                      [of_ones] { rmsnorm_backward(of_ones->backward); },
+                      [of_ones] { return verify(*of_ones, true); }});
+    }
     for (const std::string& variant : kernel_variants().at("rmsnorm")) {
       const auto own = prepare(rows, cols, o);
       KernelChoice choice;

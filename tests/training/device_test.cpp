@@ -117,13 +117,12 @@ TEST_CASE("device: operations on the software GPU move what they must, without b
   const TestDir dir;
   using Measured = std::pair<const char*, const char*>;
   const std::vector<Measured> measured{
-      {"adamw", "f32"},         {"adamw", "bf16"},         {"causal_conv1d", "bf16"},
-      {"embedding", "bf16"},    {"gated_rmsnorm", "bf16"}, {"gelu", "bf16"},
-      {"global_norm", "bf16"},  {"layernorm", "f32"},      {"layernorm", "bf16"},
-      {"permute", "bf16"},      {"relu2", "f32"},          {"relu2", "bf16"},
-      {"rmsnorm", "f32"},       {"rmsnorm", "bf16"},       {"rope", "f32"},
-      {"rope", "bf16"},         {"router", "bf16"},        {"row_gate", "bf16"},
-      {"scale_columns", "f32"}, {"scale_columns", "bf16"}, {"sgd", "bf16"}};
+      {"adamw", "f32"},         {"adamw", "bf16"},         {"causal_conv1d", "bf16"}, {"embedding", "bf16"},
+      {"expert_scale", "bf16"}, {"gated_rmsnorm", "bf16"}, {"gelu", "bf16"},          {"global_norm", "bf16"},
+      {"layernorm", "f32"},     {"layernorm", "bf16"},     {"permute", "bf16"},       {"relu2", "f32"},
+      {"relu2", "bf16"},        {"rmsnorm", "f32"},        {"rmsnorm", "bf16"},       {"rope", "f32"},
+      {"rope", "bf16"},         {"router", "bf16"},        {"row_gate", "bf16"},      {"scale_by", "f32"},
+      {"scale_by", "bf16"},     {"scale_columns", "f32"},  {"scale_columns", "bf16"}, {"sgd", "bf16"}};
   for (const auto& [op, dtype] : measured) {
     CAPTURE(op);
     CAPTURE(dtype);
