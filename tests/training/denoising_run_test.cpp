@@ -78,7 +78,7 @@ TEST_CASE("denoising: the loss falls, of noised tokens and of validation") {
                validation = logged(dir / "straight" / "validation.jsonl", "val_loss");
     CAPTURE(mean(losses, 0, 10));
     CHECK(mean(losses, 110, 10) < 0.75 * mean(losses, 0, 10));
-    CHECK(validation.back() < 0.85 * validation.front());
+    CHECK(validation.back() < 0.95 * validation.front());  // the first is of step 40
   }
 }
 

@@ -110,8 +110,9 @@ void run(const EvalArguments& options, const Launch& launch) {
     if (!options.logprobs.empty())
       scored.emplace(predictions_file(options.logprobs, name), world.communicator());
     const OnScoredRows on_rows = [&](const ScoredRows& of_batch) { scored->write(of_batch); };
-    const ValidationResult v = validate(*loaded.parallel, dataset, rows, &recipe.kernels, {},
-                                        std::ref(*progress), scored ? on_rows : OnScoredRows(), hold);
+    const ValidationResult v =
+        validate(*loaded.parallel, dataset, rows, &recipe.kernels, {}, std::ref(*progress), std::nullopt,
+                 scored ? on_rows : OnScoredRows(), hold);
     if (scored) scored->finish();
     progress.reset();
     Json line{{"dataset", name},

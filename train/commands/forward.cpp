@@ -93,7 +93,7 @@ Tensor all_rows(const Tensor& own, Communicator& group, std::int64_t rows) {
 
 /// The token that follows each one; none follows the last of a row.
 Tensor next_tokens(const Tensor& ids) {
-  const Tensor next = Tensor::empty(ids.shape(), DType::i64, Device::cpu);
+  const Tensor next = Tensor::empty(ids.shape(), DType::i64, Device::cpu);  // for the host
   for (std::int64_t r = 0; r < ids.dim(0); ++r) {
     const auto* row = ids.row<std::int64_t>(r);
     *std::copy(row + 1, row + ids.dim(1), next.row<std::int64_t>(r)) = ignored_label;
@@ -116,9 +116,9 @@ std::vector<NamedTensor> label_log_probabilities(ParallelModel& parallel, const 
   }
   parallel.data().spread_values();
   const HeldWeights held(parallel, DataParallel::Held::everything);
-  const Tensor loss = Tensor::zeros({1}, DType::f64, parallel.model().device());
+  const Tensor losses = Tensor::zeros({2}, DType::f64, parallel.model().device());
   Tensor token_losses;
-  evaluate_loss(parallel, tokens, nullptr, loss, &token_losses);
+  evaluate_loss(parallel, tokens, nullptr, losses, &token_losses);
   const auto found =
       all_log_probabilities(parallel, own_log_probabilities(parallel, tokens, places, token_losses));
   const Tensor values = Tensor::zeros({batch, seq}, DType::f32, Device::cpu);  // for the file
@@ -126,7 +126,7 @@ std::vector<NamedTensor> label_log_probabilities(ParallelModel& parallel, const 
     values.row<float>(p.row)[p.position] = static_cast<float>(p.value);
   const std::int64_t count = Labels(labels).count();
   const double mean =
-      parallel.sum(loss.item<double>()) / static_cast<double>(std::max<std::int64_t>(count, 1));
+      parallel.sum(losses.to_vector().front()) / static_cast<double>(std::max<std::int64_t>(count, 1));
   log_info("loss ", mean, " over ", count, " labels");
   return {{"logprobs", values}, {"loss", Tensor::scalar(mean, DType::f32, Device::cpu)}};  // for the file
 }

@@ -46,7 +46,8 @@ double mean_idle(const Simulation& simulation) {
 /// See train_step().
 void add_step_sums(RankTraffic& traffic, const ModelSetup& setup, std::int64_t tensors) {
   const std::int64_t layers = setup.expert_layers(), losses = std::ssize(router_losses);
-  traffic.all_reduce(Group::dp, 3, DType::i64);  // labels, microbatches, those without a capacity
+  // Labels, microbatches, those without a capacity, noised tokens.
+  traffic.all_reduce(Group::dp, 4, DType::i64);
   traffic.all_reduce(Group::world, 1 + (layers + 1) * losses + setup.choices.mtp.depths,
                      DType::f64);  // StepTensors::sums
   if (layers > 0) traffic.all_reduce(Group::world, layers * setup.most_experts(), DType::i64);  // and counts

@@ -41,7 +41,8 @@ ValidationResult validate(ParallelModel& model, std::shared_ptr<const Dataset> d
                           std::int64_t batch_size, const KernelChoice* kernels, const StopAsked& stop = {},
                           const OnProgress& progress = {},
                           const std::optional<Corruption>& corruption = std::nullopt,
-                          const OnScoredRows& on_rows = {}, DataParallel::Held hold = DataParallel::Held::root);
+                          const OnScoredRows& on_rows = {},
+                          DataParallel::Held hold = DataParallel::Held::root);
 
 struct AnsweredQuestion {
   std::string id, question, prediction;  ///< an empty prediction says that there is no answer

@@ -35,7 +35,7 @@ std::vector<LabelLogProbability> own_log_probabilities(const ParallelModel& mode
   const Tensor tokens = model.own_tokens(Tensor::from(every, {std::ssize(every)}), batch.sequences);
   const Labels labels(model.own_tokens(batch.labels, batch.sequences), batch.label_capacity);
   const HostWaitName name("log-probabilities");
-  const Tensor losses = token_losses.to(Device::cpu);
+  const Tensor losses = token_losses.to(Device::cpu);  // for the caller's file
   std::vector<LabelLogProbability> own;
   for (std::int64_t i = 0; i < labels.count(); ++i) {
     const std::int64_t row = labels.rows.data<std::int64_t>()[i];

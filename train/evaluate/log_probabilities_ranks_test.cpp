@@ -41,7 +41,7 @@ void check_grid(const GridCase& c, const ModelConfig& config, const std::vector<
         std::vector<LabelLogProbability> all;
         std::int64_t lines = 0;
         const ValidationResult result = validate(
-            parallel, data, batch, nullptr, {}, {},
+            parallel, data, batch, nullptr, {}, {}, {},
             [&](const ScoredRows& rows) {
               CHECK(rows.begin == lines);
               lines = rows.end;
@@ -98,7 +98,7 @@ TEST_CASE("log-probabilities of ranks: weights are gathered once, and given back
   const auto gathers_of = [&](std::int64_t batch, DataParallel::Held hold) {
     const std::int64_t before = gathers(groups);
     validate(
-        parallel, data, batch, nullptr, {}, {}, [](const ScoredRows&) {}, hold);
+        parallel, data, batch, nullptr, {}, {}, {}, [](const ScoredRows&) {}, hold);
     return gathers(groups) - before;
   };
   using Held = DataParallel::Held;

@@ -21,7 +21,7 @@ std::vector<LabelLogProbability> scored(ParallelModel& model, const std::shared_
   std::vector<LabelLogProbability> all;
   std::int64_t next = 0;
   validate(
-      model, data, batch, nullptr, {}, {},
+      model, data, batch, nullptr, {}, {}, {},
       [&](const ScoredRows& rows) {
         CHECK(rows.begin == next);
         next = rows.end;
@@ -50,7 +50,7 @@ TEST_CASE("log-probabilities: a data set's labels, by the softmax of whole logit
       check_scores(scored(*on, data, batch, DataParallel::Held::everything), want, 1e-5);
     }
   const ValidationResult plain = validate(alone, data, 2, nullptr),
-                         with = validate(alone, data, 2, nullptr, {}, {}, [](const ScoredRows&) {});
+                         with = validate(alone, data, 2, nullptr, {}, {}, {}, [](const ScoredRows&) {});
   CHECK(plain.loss == with.loss);
 }
 

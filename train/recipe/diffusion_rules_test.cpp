@@ -52,9 +52,10 @@ TEST_CASE("dllm: what it wants, and what is refused by name") {
                  "dllm: says what is noised, but model.dlm_paradigm is autoregressive"));
   CHECK(contains(fault(denoising(section, "")), "but model.dlm_paradigm is absent"));
   CHECK(contains(fault(denoising("dllm: {eps: 0.1}\n")), "dllm.mode: is missing; want hybrid"));
-  CHECK(contains(fault(denoising("dllm: {mode: mdlm}\n")), "dllm.mode: want hybrid, found 'mdlm'"));
-  CHECK(contains(fault(denoising(section, "sideways")),
-                 "model.dlm_paradigm: want autoregressive, bidirectional or block_diff, found 'sideways'"));
+  CHECK(contains(fault(denoising("dllm: {mode: mdlm}\n")), "dllm.mode: want one of hybrid, found 'mdlm'"));
+  CHECK(contains(
+      fault(denoising(section, "sideways")),
+      "model.dlm_paradigm: want one of autoregressive, bidirectional, block_diff, found 'sideways'"));
   CHECK(contains(fault(denoising(section), {"dllm.ar_loss_alpha=0"}), "dllm.ar_loss_alpha: is 0"));
   CHECK(contains(fault(denoising(section), {"dllm.half_life_ratio=0"}), "dllm.half_life_ratio: is 0"));
   CHECK(contains(fault(denoising(section), {"dllm.supervise_padding=true"}),

@@ -49,6 +49,8 @@ void write(const ModelConfig& config, Json& to) {
   to["block_size"] = config.diffusion->block_size;
 }
 
+constexpr std::string_view tp_plans[] = {"nemotron_labs_diffusion_tp_plan"};
+
 }  // namespace
 
 constinit const Family nemotron_labs_diffusion_family{
@@ -57,6 +59,7 @@ constinit const Family nemotron_labs_diffusion_family{
     .names = &names,
     .read = read,
     .write = write,
-    .automodel_step_flops = decoder_layers::automodel_flops};
+    .automodel_step_flops = decoder_layers::automodel_flops,
+    .tp_plans = tp_plans};
 
 }  // namespace nemocube
