@@ -60,6 +60,8 @@ TEST_CASE("tokens: rows of a file, in order") {
   write_safetensors(dir / "f.safetensors",
                     {source_of("input_ids", ids, DType::i64), source_of("labels", labels, DType::i64)});
   const TokensDataset data(dir / "f.safetensors");
+  CHECK(TokensDataset(dir / "f.safetensors", 1).size() == 1);
+  CHECK(TokensDataset(dir / "f.safetensors", 1000).size() == data.size());
   CHECK(data.size() == 2);
   CHECK(data.sample(1).input_ids == Ids{4, 5, 6});
   CHECK(data.sample(1).labels == Ids{-100, 6, -100});

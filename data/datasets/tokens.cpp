@@ -5,7 +5,7 @@
 
 namespace nemocube {
 
-TokensDataset::TokensDataset(const std::filesystem::path& path)
+TokensDataset::TokensDataset(const std::filesystem::path& path, std::optional<std::int64_t> limit)
     : file_(path), input_ids_(file_.at("input_ids")), labels_(file_.at("labels")) {
   const std::string what = path.string();
   const Tensor ids = file_.meta(input_ids_), labels = file_.meta(labels_);
@@ -28,6 +28,7 @@ TokensDataset::TokensDataset(const std::filesystem::path& path)
   highest_of(labels_, true, highest_label);
   require(highest_label != ignored_label, what, ": tensor 'labels' holds no label, only ", ignored_label);
   highest_ = std::max(highest, highest_label);
+  if (limit) rows_ = std::min(rows_, *limit);
 }
 
 std::vector<std::int64_t> TokensDataset::row(const StoredTensor& tensor, std::int64_t i,

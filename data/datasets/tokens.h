@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "data/datasets/dataset.h"
@@ -14,9 +15,9 @@ namespace nemocube {
 /// position counts as content. sample() reads a row.
 class TokensDataset final : public Dataset {
  public:
-  /// Reads the whole file once. Throws Error naming the file and the tensor for a wrong dtype or shape, a
-  /// negative id, a negative label other than -100, and when all labels are -100.
-  explicit TokensDataset(const std::filesystem::path& path);
+  /// Reads the whole file once. The first `limit` rows count. Throws Error naming file and tensor for a wrong
+  /// dtype or shape, a negative id, a negative label other than -100, and when all labels are -100.
+  explicit TokensDataset(const std::filesystem::path& path, std::optional<std::int64_t> limit = {});
   std::int64_t size() const override { return rows_; }
   /// Throws Error naming the file when the file has been cut off, or changed since it was opened so that ids
   /// are out of their former range.

@@ -193,7 +193,7 @@ std::shared_ptr<const Dataset> unpacked(const Recipe& recipe, const DatasetSecti
       return std::make_shared<MockDataset>(options);
     }
     case DatasetKind::tokens:
-      return std::make_shared<TokensDataset>(dataset_file(section));
+      return std::make_shared<TokensDataset>(dataset_file(section), section.limit_dataset_samples);
   }
   throw std::logic_error("dataset kind");
 }
