@@ -1,5 +1,6 @@
 #include "core/autograd.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -174,26 +175,56 @@ void Tape::run_weight_work() {
 }
 
 Var checkpoint(Context& ctx, const char* name, const Recomputed& part, const Var& input) {
-  if (!ctx.tape) return part(ctx, input);
+  const RecomputedMany many = [part](Context& c, std::span<const Var> in) {
+    return std::vector{part(c, in[0])};
+  };
+  return checkpoint(ctx, name, many, {&input, 1}).front();
+}
+
+std::vector<Var> checkpoint(Context& ctx, const char* name, const RecomputedMany& part,
+                            std::span<const Var> inputs) {
+  if (!ctx.tape) return part(ctx, inputs);
   Context silent = ctx;
   silent.tape = nullptr;
-  // The part's parameters may want gradients even when its input does not, so the result always does.
-  Var result = make_result(part(silent, Var(input.value())).value(), true);
-  ctx.tape->record(name, [replay = ctx, part, input = Kept(input), node = input.node(),
-                          out = result.node()]() mutable {
-    if (!out->filled()) return;
-    Tensor gradient = out->take();
+  std::vector<Var> detached;
+  std::vector<Kept> kept;
+  std::vector<std::shared_ptr<GradNode>> nodes, outs;
+  for (const Var& input : inputs) {
+    detached.emplace_back(input.value());
+    kept.emplace_back(input);
+    nodes.push_back(input.node());
+  }
+  std::vector<Var> results;
+  // The part's parameters may want gradients even when its inputs do not, so the results always do.
+  for (const Var& result : part(silent, detached)) results.push_back(make_result(result.value(), true));
+  for (const Var& result : results) outs.push_back(result.node());
+  detached.clear();
+  ctx.tape->record(name, [replay = ctx, part, kept = std::move(kept), nodes = std::move(nodes),
+                          outs = std::move(outs)]() mutable {
+    if (std::ranges::none_of(outs, &GradNode::filled)) return;
+    std::vector<Tensor> gradients(outs.size());
+    for (std::size_t i = 0; i < outs.size(); ++i)
+      if (outs[i]->filled()) gradients[i] = outs[i]->take();
     Tape tape(replay.tape);
     replay.tape = &tape;
-    const Tensor value = input.get();
-    Var detached = value;
-    if (node)
-      detached = Var(value, std::make_shared<GradNode>(value.shape(), value.dtype(), value.device(), false));
-    const Var again = part(replay, detached);
-    tape.backward(again, gradient);
-    if (node && detached.node()->filled()) node->add(detached.node()->take());
+    std::vector<Var> in;
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      const Tensor value = kept[i].get();
+      in.push_back(nodes[i] ? make_result(value, true) : Var(value));
+    }
+    std::vector<Var> read;
+    std::vector<Tensor> of_read;
+    const std::vector<Var> again = part(replay, in);
+    for (std::size_t i = 0; i < again.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      read.push_back(again[i]);
+      of_read.push_back(std::exchange(gradients[i], {}));
+    }
+    tape.backward(read, of_read);
+    for (std::size_t i = 0; i < in.size(); ++i)
+      if (nodes[i] && in[i].node()->filled()) nodes[i]->add(in[i].node()->take());
   });
-  return result;
+  return results;
 }
 
 }  // namespace nemocube

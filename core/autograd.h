@@ -179,4 +179,10 @@ Var make_result(Tensor value, bool wants);
 using Recomputed = std::function<Var(Context&, const Var&)>;
 Var checkpoint(Context& ctx, const char* name, const Recomputed& part, const Var& input);
 
+/// The same for a part with several inputs and results. The gradients of results that nothing has read are
+/// zeros; where nothing has read any, the closure does nothing.
+using RecomputedMany = std::function<std::vector<Var>(Context&, std::span<const Var>)>;
+std::vector<Var> checkpoint(Context& ctx, const char* name, const RecomputedMany& part,
+                            std::span<const Var> inputs);
+
 }  // namespace nemocube

@@ -142,6 +142,44 @@ TEST_CASE("checkpoint: same gradients, forward runs again, frozen and constant i
   }
 }
 
+TEST_CASE("checkpoint: several inputs and results, of which some are read by nobody") {
+  const Var w = Var::leaf(values({3, 4}));
+  const RecomputedMany block = [&](Context& c, std::span<const Var> in) {
+    return std::vector{multiply(c, in[0], w), multiply(c, in[0], in[1])};
+  };
+  // Of both results, of the second one, of none.
+  for (const int read : {3, 2, 0}) {
+    CAPTURE(read);
+    w.node()->clear();
+    const Var x = Var::leaf(values({2, -1})), y = Var::leaf(values({5, 6}));
+    Tape tape;
+    Context ctx;
+    ctx.tape = &tape;
+    forward_runs = 0;
+    const std::array in{x, y};
+    const std::vector<Var> out = checkpoint(ctx, "block", block, in);
+    REQUIRE(out.size() == 2);
+    CHECK_BITS(out[0].value(), values({6, -4}));
+    CHECK_BITS(out[1].value(), values({10, -6}));
+    std::vector<Var> ends;
+    std::vector<Tensor> gradients;
+    for (int i = 0; i < 2; ++i)
+      if (read & (1 << i)) {
+        ends.push_back(out[static_cast<std::size_t>(i)]);
+        gradients.push_back(values({1, 10}));
+      }
+    tape.backward(ends, gradients);
+    CHECK(tape.size() == 0);
+    CHECK(forward_runs == (read ? 4 : 2));
+    CHECK(w.node()->filled() == (read == 3));
+    CHECK(x.node()->filled() == (read != 0));
+    if (read == 3) CHECK_BITS(w.grad(), values({2, -10}));
+    if (read == 3) CHECK_BITS(x.grad(), values({3 + 5, 40 + 60}));
+    if (read == 2) CHECK_BITS(x.grad(), values({5, 60}));
+    if (read != 0) CHECK_BITS(y.grad(), values({2, -10}));
+  }
+}
+
 TEST_CASE("weight work: at once, or deferred, also from within a checkpoint, in the order in which it came") {
   for (const bool deferred : {false, true}) {
     CAPTURE(deferred);

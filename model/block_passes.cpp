@@ -4,6 +4,7 @@
 #include <span>
 
 #include "model/blocks/block_type.h"
+#include "model/blocks/per_layer_input/per_layer_input_block.h"
 
 namespace nemocube {
 namespace {
@@ -32,16 +33,29 @@ bool trains_adapter_in(const ModelSetup& setup, const TensorName& mixer) {
   return false;
 }
 
-/// The passes of these blocks, and of the norm behind them. `residual`: what enters has a gradient.
-std::vector<BlockPass> passes_of(const ModelSetup& setup, bool residual, TensorName block,
+/// Whether per-layer inputs have a gradient, `embedded`: the embeddings of the tokens have one.
+bool trains_per_layer_inputs(const ModelSetup& setup, bool embedded) {
+  return embedded || trains_weight(setup, per_layer_embeddings_name()) ||
+         trains_weight(setup, per_layer_model_projection_name()) ||
+         trains_adapter(setup, per_layer_model_projection_name()) ||
+         trains_weight(setup, per_layer_projection_norm_name());
+}
+
+/// The passes of these blocks, and of the norm behind them. `residual`: what enters has a gradient; `side`:
+/// side rows that enter with it have one.
+std::vector<BlockPass> passes_of(const ModelSetup& setup, bool residual, bool side, TensorName block,
                                  std::span<const BlockKind> blocks, const TensorName& last_norm) {
   std::vector<BlockPass> passes;
   bool input = false;  // of the mixer: what enters it has a gradient
   for (const BlockKind kind : blocks) {
-    const Residual form = setup.config.of_tensor(block).residual;
-    if (form != Residual::shared_norm) input = residual || trains_norm(setup, block / "norm");
-    const bool backward = input || trains_mixer(setup, block, kind),
-               after = form == Residual::norm_before_and_after && trains_norm(setup, block / post_norm);
+    const BlockConfig& sizes = setup.config.of_tensor(block);
+    if (sizes.residual != Residual::shared_norm)
+      input = residual || (has_norm_before(sizes.residual) && trains_norm(setup, block / "norm"));
+    // Rows that a block before has made have a gradient only where its output has one, too.
+    const auto number = block.block_of_model();
+    const bool reads = side && number && !kind->side_rows(sizes, *number).empty();
+    const bool backward = input || reads || trains_mixer(setup, block, kind),
+               after = has_norm_after(sizes.residual) && trains_norm(setup, block / post_norm);
     passes.push_back({backward, input});
     residual = residual || backward || after;
     ++block.block;
@@ -65,11 +79,12 @@ bool trains_mixer(const ModelSetup& setup, const TensorName& block, BlockKind ki
 std::vector<BlockPass> block_passes(const ModelSetup& setup, const ModelChunk& chunk) {
   const ModelConfig& config = setup.config;
   const bool residual = !chunk.embeddings || trains_weight(setup, embeddings_name());
+  const bool side = config.count(per_layer_input_block) > 0 && trains_per_layer_inputs(setup, residual);
   const std::int64_t end = std::min(chunk.end_block, config.num_layers());
   const auto blocks = std::span(config.blocks)
                           .subspan(static_cast<std::size_t>(chunk.first_block),
                                    static_cast<std::size_t>(end - chunk.first_block));
-  return passes_of(setup, residual, block_name(chunk.first_block), blocks, final_norm_name());
+  return passes_of(setup, residual, side, block_name(chunk.first_block), blocks, final_norm_name());
 }
 
 std::vector<DepthPasses> mtp_passes(const ModelSetup& setup, const ModelChunk& chunk) {
@@ -85,7 +100,8 @@ std::vector<DepthPasses> mtp_passes(const ModelSetup& setup, const ModelChunk& c
                         trains_norm(setup, first / mtp_embedding_norm) ||
                         trains_norm(setup, first / mtp_hidden_norm),
                joined = enters || trains_weight(setup, join) || trains_adapter(setup, join);
-    depths.push_back({{joined, enters}, passes_of(setup, joined, first, kinds, last / mtp_final_norm)});
+    depths.push_back(
+        {{joined, enters}, passes_of(setup, joined, false, first, kinds, last / mtp_final_norm)});
     hidden = depths.back().blocks.back().backward;
   }
   return depths;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <tuple>
 
 #include "core/quote.h"
 #include "model/blocks/attention/attention_block.h"
 #include "model/blocks/block_kinds.h"
 #include "model/blocks/moe/moe_block.h"
+#include "model/blocks/per_layer_input/per_layer_input_block.h"
 #include "model/config_checks.h"
 #include "model/parameters.h"
 
@@ -81,7 +83,36 @@ bool ModelConfig::shares_norm_with_next(const TensorName& name) const {
 }
 
 bool ModelConfig::shares_sum(const TensorName& name) const {
-  return shares_norm(name) && of_tensor(name).residual != Residual::norm_before_and_after;
+  return shares_norm(name) && !has_norm_after(of_tensor(name).residual);
+}
+
+bool ModelConfig::has_layer_scalar(const TensorName& block) const {
+  const std::optional<std::int64_t> number = block.block_of_model();
+  if (!layer_scalars || !number) return false;
+  return *number + 1 == num_layers() || names.layer(*number + 1) != names.layer(*number);
+}
+
+std::vector<SideRows> ModelConfig::side_rows(std::int64_t i) const {
+  return blocks.at(static_cast<std::size_t>(i))->side_rows(block(i), i);
+}
+
+std::map<std::int64_t, std::vector<SideRows>> side_rows_by_maker(const ModelConfig& config) {
+  std::map<std::int64_t, std::vector<SideRows>> made;
+  for (std::int64_t i = 0; i < config.num_layers(); ++i)
+    for (SideRows& rows : config.side_rows(i))
+      if (auto& of_maker = made[rows.from]; std::ranges::find(of_maker, rows) == of_maker.end())
+        of_maker.push_back(std::move(rows));
+  return made;
+}
+
+std::vector<SideRows> ModelConfig::side_rows_across(std::int64_t block) const {
+  std::vector<SideRows> across;
+  for (std::int64_t i = block; i < num_layers(); ++i)
+    for (SideRows& rows : side_rows(i))
+      if (rows.from < block && std::ranges::find(across, rows) == across.end())
+        across.push_back(std::move(rows));
+  std::ranges::sort(across, {}, [](const SideRows& rows) { return std::tie(rows.from, rows.name); });
+  return across;
 }
 
 std::optional<BlockKind> ModelConfig::kind_of(const TensorName& name) const {
@@ -177,7 +208,28 @@ void check_own_configs(const ModelConfig& c) {
     check("hidden_size", own.hidden_size, c.hidden_size);
     check("layer_norm_epsilon", own.layer_norm_epsilon, c.layer_norm_epsilon);
     require(own.norm == c.norm, "block ", number, ": norm: want that of the whole model");
+    check("hidden_size_per_layer_input", own.per_layer_input.size, c.per_layer_input.size);
+    require(own.residual != Residual::shared_norm || c.block(number - 1).residual != Residual::norm_after,
+            "block ", number, " shares the norm of a block that has none before its mixer");
   }
+}
+
+/// What blocks read of others is made before, by blocks that make it.
+void check_shared_keys(const ModelConfig& c) {
+  for (const auto& [number, own] : c.own_configs) {
+    if (c.blocks[static_cast<std::size_t>(number)] != attention_block || !own.attention.kv_block) continue;
+    const std::int64_t from = *own.attention.kv_block;
+    require(from >= 0 && from < number && c.blocks[static_cast<std::size_t>(from)] == attention_block &&
+                !c.block(from).attention.kv_block,
+            "block ", number, " reads keys and values of block ", from,
+            ": want a block of attention before it with keys and values of its own");
+    const AttentionConfig &a = own.attention, &b = c.block(from).attention;
+    require(a.head_dim == b.head_dim && a.num_key_value_heads == b.num_key_value_heads &&
+                a.num_attention_heads == b.num_attention_heads,
+            "block ", number, " reads keys and values of block ", from,
+            ": want the same sizes of heads in both");
+  }
+  require(!c.attention.kv_block, "blocks with the common sizes have keys and values of their own");
 }
 
 void check_adapters(const ModelSetup& setup) {
@@ -260,6 +312,7 @@ void ModelSetup::validate() const {
           " want num_nextn_predict_layers ", mtp.stored_depths(), ", got ", c.num_nextn_predict_layers);
   check_range("mtp_loss_scaling_factor", mtp.scaling_factor, 0, largest_number);
   check_own_configs(c);
+  check_shared_keys(c);
   for (const BlockVariant& v : variants()) check_block(v, [&] { v.kind->validate(*v.config); });
   if (c.num_nextn_predict_layers > 0)
     for (const BlockKind kind : c.mtp_blocks) kind->validate(c.common());
@@ -305,6 +358,16 @@ class SpecList {
       add(module, {c_.hidden_size}, InitialLaw::zero, of_norms, false, "bias");
   }
 
+  /// Of PerLayerInputs (model/front/per_layer_inputs.h).
+  void add_per_layer_inputs() {
+    const std::int64_t layers = c_.count(per_layer_input_block), size = c_.per_layer_input.size;
+    if (layers == 0) return;
+    add(per_layer_embeddings_name(), {c_.vocab_size, layers * size}, InitialLaw::input, of_embeddings);
+    add(per_layer_model_projection_name(), {layers * size, c_.hidden_size}, InitialLaw::input, of_norms,
+        true);
+    add(per_layer_projection_norm_name(), {size}, InitialLaw::one, of_norms);
+  }
+
   void add_head() {
     // What divides its rows by their lengths is no linear layer.
     const TensorName& module = c_.head_module();
@@ -321,7 +384,7 @@ class SpecList {
 
   void add_block(const TensorName& block, BlockKind kind) {
     const Residual residual = c_.of_tensor(block).residual;
-    if (residual != Residual::shared_norm) add_norm(block / "norm");
+    if (has_norm_before(residual)) add_norm(block / "norm");
     const TensorName mixer = mixer_of(block);
     for (const BlockTensor& row : kind->tensors())
       if (const std::optional<Shape> shape = row.shape(c_.of_tensor(block)))
@@ -335,7 +398,15 @@ class SpecList {
              .law = row.law,
              .module = mixer / module_of(row),
              .cut = &row.cut});
-    if (residual == Residual::norm_before_and_after) add_norm(block / post_norm);
+    if (has_norm_after(residual)) add_norm(block / post_norm);
+    if (c_.has_layer_scalar(block))
+      append({.id = block / layer_scalar,
+              .name = {},
+              .shape = {1},
+              .buffer = true,
+              .law = InitialLaw::one,
+              .module = block / layer_scalar,
+              .cut = &of_norms});
   }
 
  private:
@@ -384,6 +455,7 @@ std::vector<TensorSpec> tensor_specs(const ModelSetup& setup) {
   const ModelConfig& config = setup.config;
   SpecList list(setup);
   list.add(embeddings_name(), {config.vocab_size, config.hidden_size}, InitialLaw::input, of_embeddings);
+  list.add_per_layer_inputs();
   for (std::int64_t i = 0; i < config.num_layers(); ++i)
     list.add_block(block_name(i), config.blocks[static_cast<std::size_t>(i)]);
   list.add_norm(final_norm_name());

@@ -12,6 +12,7 @@
 #include "model/blocks/block_config.h"
 #include "model/blocks/block_kind.h"
 #include "model/choices.h"
+#include "model/side_rows.h"
 #include "model/tensor_name.h"
 #include "model/tensor_spec.h"
 
@@ -77,7 +78,10 @@ struct ModelConfig : BlockConfig {
   std::vector<std::int64_t> eos_token_id{2};
   std::optional<DiffusionConfig> diffusion;  ///< absent: the model denoises nothing
   std::optional<DType> dtype;  ///< of the stored weights, as config.json says; f16 appears as f32
-  ModelNames names;            ///< as the model's files spell them
+  /// The residual stream behind the last block of each layer is multiplied by a number that is stored with
+  /// the model and not trained (layer_scalar of Gemma 4).
+  bool layer_scalars = false;
+  ModelNames names;  ///< as the model's files spell them
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(blocks.size()); }
   bool has(BlockKind kind) const;  ///< in `blocks`, or in `mtp_blocks` when they are in use
@@ -93,10 +97,17 @@ struct ModelConfig : BlockConfig {
   /// Whether the mixer of the named tensor's block works on the same norm as the mixer of another block
   /// (Residual::shared_norm).
   bool shares_norm(const TensorName& name) const;
+  /// Whether the residual stream behind this block has a layer_scalar.
+  bool has_layer_scalar(const TensorName& block) const;
   bool shares_norm_with_next(const TensorName& name) const;  ///< and the next block does, too
   /// Whether, besides, the mixer's output enters the residual stream unchanged, so that the outputs of all
   /// mixers on the norm can be added first.
   bool shares_sum(const TensorName& name) const;
+  /// What block i reads beside the residual stream.
+  std::vector<SideRows> side_rows(std::int64_t i) const;
+  /// What blocks from `block` on read of parts before that block, each rows once: the front's, then those of
+  /// blocks in order. Of block 0 nothing but the front's.
+  std::vector<SideRows> side_rows_across(std::int64_t block) const;
   /// The kind of the block to which this tensor or module belongs, blocks of multi-token prediction included;
   /// nothing for names outside of blocks.
   std::optional<BlockKind> kind_of(const TensorName& name) const;
@@ -152,6 +163,8 @@ struct ModelSetup {
 std::vector<TensorSpec> tensor_specs(const ModelSetup& setup);
 /// The tensors of multi-token prediction; empty when the model has no such depth.
 std::vector<TensorSpec> mtp_tensor_specs(const ModelSetup& setup);
+/// What blocks read beside the residual stream, by its maker, each rows once.
+std::map<std::int64_t, std::vector<SideRows>> side_rows_by_maker(const ModelConfig& config);
 /// The model, with choices that train all its stored depths of multi-token prediction.
 ModelSetup with_stored_mtp(ModelConfig config);
 /// Whether the tensor of this name has keep_f32. pre: the model of this config has the tensor

@@ -100,7 +100,7 @@ TEST_CASE(
        {tiny_windowed_config(NormKind::rmsnorm), tiny_gemma_config(), tiny_phi_config(),
         tiny_baichuan_config(), tiny_falcon_config(MambaNorm::none, true),
         tiny_falcon_config(MambaNorm::before_gate, false), tiny_gated_experts_config(),
-        tiny_delta_net_config()}) {
+        tiny_delta_net_config(), tiny_gemma4_config()}) {
     Stack model(config, DType::f64, Device::cpu);
     randomise(model, 3);
     const TestBatch b = random_batch(model.config(), {19, 7, 0, 1}, 5);

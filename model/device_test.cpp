@@ -89,7 +89,7 @@ TEST_CASE("model: what Llama and its relatives have, on every device" * doctest:
            {tiny_llama_config(), tiny_windowed_config(NormKind::rmsnorm), tiny_gemma_config(),
             tiny_phi_config(), tiny_baichuan_config(), tiny_falcon_config(MambaNorm::none, false),
             tiny_falcon_config(MambaNorm::before_gate, true), tiny_gated_experts_config(),
-            tiny_delta_net_config()}) {
+            tiny_delta_net_config(), tiny_gemma4_config()}) {
         Stack whole(config, dtype, Device::cpu);
         randomise(whole, 71);
         const TestBatch batch = random_batch(whole.config(), {9, 0, 14, 3}, 72);

@@ -4,6 +4,7 @@
 
 #include "model/block_passes.h"
 #include "model/blocks/block_type.h"
+#include "model/blocks/per_layer_input/per_layer_input_block.h"
 
 namespace nemocube {
 namespace {
@@ -20,7 +21,8 @@ class ForwardCount final : public BlockWork {
 
 double forward_flops_per_token(BlockKind kind, const BlockConfig& config, double sequence_length) {
   ForwardCount count;
-  kind->add_work(count, config, {.tokens = 1, .all = 1, .routed = 1, .length = sequence_length}, {});
+  kind->add_work(count, config, {.tokens = 1, .all = 1, .routed = 1, .stream = 1, .length = sequence_length},
+                 {});
   return count.flops;
 }
 
@@ -31,6 +33,11 @@ double head_flops(const ModelConfig& config) {
 }
 double join_flops(const ModelConfig& config) {
   return 4 * real(config.hidden_size) * real(config.hidden_size);
+}
+/// Of per_layer_model_projection.
+double per_layer_flops(const ModelConfig& config) {
+  return 2 * real(config.hidden_size) * real(config.count(per_layer_input_block)) *
+         real(config.per_layer_input.size);
 }
 /// Of one depth of multi-token prediction, without the head.
 double mtp_depth_flops(const ModelConfig& config, double sequence_length) {
@@ -92,6 +99,7 @@ ForwardFlops forward_flops_per_token(const ModelSetup& setup, double sequence_le
     f.blocks += real(v.count) * forward_flops_per_token(v.kind, *v.config, sequence_length);
   const double depths = real(setup.choices.mtp.depths);
   f.blocks += depths * mtp_depth_flops(config, sequence_length);
+  f.blocks += per_layer_flops(config);
   f.head = (1 + depths) * head_flops(config);
   if (setup.choices.lora.modules.empty()) return f;
   for (const TensorSpec& spec : tensor_specs(setup)) {
@@ -132,6 +140,8 @@ ForwardFlops training_flops_per_token(const ModelSetup& setup, double sequence_l
       all.blocks -= adapter ? 2 * product : 0;
     else if (spec.frozen && block)
       all.blocks -= product;
+    if (spec.module == per_layer_model_projection_name() && !adapter)
+      all.blocks -= (spec.frozen + setup.choices.frozen.contains(embeddings_name() / "weight")) * product;
     if (spec.frozen && of_head) all.head -= heads * product;
     // No gradient of what enters the head, which B does not read.
     if (of_head && spec.factor != LoraFactor::b) all.head -= without_backward * product;

@@ -77,6 +77,19 @@ TEST_CASE("model: gradients of what Gemma 3, Phi and Baichuan have") {
 }
 
 TEST_CASE(
+    "model: gradients of per-layer inputs, shared keys and values, and a mixture with norms of its own") {
+  check_model_gradients(tiny_gemma4_config(), 71);
+  // Of keys and values alone, of which some are read by later layers, and of per-layer inputs alone.
+  for (const char* only : {"k_proj", "per_layer_model_projection", "embed_tokens_per_layer"}) {
+    ModelSetup setup(tiny_gemma4_config());
+    for (const TensorSpec& spec : tensor_specs(setup))
+      if (!spec.buffer && spec.name.find(only) == spec.name.npos) setup.choices.frozen.insert(spec.id);
+    CAPTURE(only);
+    check_model_gradients(setup, 72);
+  }
+}
+
+TEST_CASE(
     "model: gradients with Mamba and attention on one norm, multipliers, and each place of Mamba's norm") {
   for (const MambaNorm norm : {MambaNorm::none, MambaNorm::before_gate, MambaNorm::after_gate})
     for (const bool biases : {false, true}) check_model_gradients(tiny_falcon_config(norm, biases), 60);

@@ -134,3 +134,49 @@ TEST_CASE("own configs: operations are those of each block") {
   CHECK(training_flops_per_token(c, 9).total() - training_flops_per_token(frozen, 9).total() ==
         doctest::Approx(saved + 2 * 3 * 4 * 12));
 }
+
+TEST_CASE("own configs: what blocks read of others is made before them") {
+  tiny_gemma4_config().validate();
+  const auto refusal = [](auto change) {
+    ModelConfig config = tiny_gemma4_config();
+    change(config);
+    return message_of([&] { config.validate(); });
+  };
+  const auto kv_block = [&](std::int64_t block) {
+    return refusal([&](ModelConfig& c) { c.own_configs.at(6).attention.kv_block = block; });
+  };
+  CHECK(kv_block(9).find("block 6 reads keys and values of block 9") != std::string::npos);
+  CHECK(kv_block(1).find("want a block of attention before it") != std::string::npos);
+  CHECK(kv_block(3).find("want the same sizes of heads") != std::string::npos);
+  CHECK(refusal([](ModelConfig& c) { c.attention.kv_block = 0; }) != "");
+  CHECK(refusal([](ModelConfig& c) {
+          c.own_configs.at(2).per_layer_input.size = 6;
+        }).find("block 2: hidden_size_per_layer_input: want 5") != std::string::npos);
+  CHECK(refusal([](ModelConfig& c) {
+          c.own_configs.at(4).residual = Residual::norm_before;
+        }).find("norms of a mixture's own") != std::string::npos);
+  CHECK(refusal([](ModelConfig& c) {
+          own_config(c, 4).residual = Residual::norm_after;
+          own_config(c, 5).residual = Residual::shared_norm;
+        }).find("shares the norm of a block that has none") != std::string::npos);
+}
+
+TEST_CASE("own configs: side rows by their makers, and those that pass a block") {
+  const ModelConfig config = tiny_gemma4_config();
+  const auto made = side_rows_by_maker(config);
+  REQUIRE(made.size() == 3);
+  CHECK(made.at(SideRows::front).size() == 4);
+  CHECK(made.at(0).size() == 2);
+  CHECK(made.at(3).size() == 2);
+  const auto widths = [&](std::int64_t block) {
+    std::vector<std::int64_t> all;
+    for (const SideRows& rows : config.side_rows_across(block)) all.push_back(rows.width);
+    return all;
+  };
+  using Widths = std::vector<std::int64_t>;
+  CHECK(widths(0) == Widths{5, 5, 5, 5});
+  CHECK(widths(1) == Widths{5, 5, 5, 5, 8, 8});
+  CHECK(widths(6) == Widths{5, 5, 8, 8, 8, 8});
+  CHECK(widths(7) == Widths{5, 5, 8, 8});
+  CHECK(widths(12).empty());
+}

@@ -36,7 +36,10 @@ bool ModelPart::head() const { return std::ranges::any_of(chunks, &ModelChunk::h
 bool ModelPart::has(const TensorName& name) const {
   if (const auto block = name.block_of_model())
     return std::ranges::any_of(chunks, [&](const ModelChunk& c) { return c.has_block(*block); });
-  return name.part == NamePart::front ? embeddings() : head();
+  if (name.part != NamePart::front) return head();
+  // Where the head has a copy of the embeddings, no other part of the front is there.
+  return name.module() == embeddings_name() ? embeddings()
+                                            : std::ranges::any_of(chunks, &ModelChunk::embeddings);
 }
 
 ParameterStore::ParameterStore(const ModelSetup& setup, DType dtype, Device device, const ModelPart& part)

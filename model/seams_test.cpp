@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <set>
 
 #include "model/test_models.h"
@@ -19,17 +20,15 @@ ModelConfig with_biases() {
   return config;
 }
 
-}  // namespace
-
-TEST_CASE("model parts: stages one after another give loss and gradients of the whole") {
-  Stack whole(with_biases(), DType::f64, Device::cpu);
+/// Stages between these cuts, one after another, have loss and gradients of the whole.
+void check_stages(const ModelConfig& config, const std::vector<std::int64_t>& cuts) {
+  Stack whole(config, DType::f64, Device::cpu);
   randomise(whole, 31);
   for (MoeMixer* moe : whole.moe_layers()) moe->router().aux_loss_coef = 0.1;
   const TestBatch batch = random_batch(whole.config(), {9, 5}, 32);
   const double want = loss_and_gradients(whole, batch);
 
   std::vector<std::unique_ptr<Stack>> stages;
-  const std::vector<std::int64_t> cuts{0, 0, 2, 5, 6, 6};  // first and last without blocks
   for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
     ModelPart part{{{cuts[s], cuts[s + 1], s == 0, s + 2 == cuts.size()}}, {}};
     stages.push_back(std::make_unique<Stack>(whole.setup(), DType::f64, Device::cpu, part));
@@ -66,7 +65,56 @@ TEST_CASE("model parts: stages one after another give loss and gradients of the 
       CHECK(relative_error(p.node->grad(), same.node->grad()) < 1e-12);
       ++compared;
     }
-  CHECK(compared + whole.moe_layers().size() == whole.parameters().all().size());
+  const auto trained =
+      std::ranges::count_if(whole.parameters().all(), [](const Parameter& p) { return p.node != nullptr; });
+  CHECK(compared == static_cast<std::size_t>(trained));
+}
+
+}  // namespace
+
+TEST_CASE("model parts: stages one after another give loss and gradients of the whole") {
+  check_stages(with_biases(), {0, 0, 2, 5, 6, 6});  // first and last without blocks
+}
+
+TEST_CASE("model parts: side rows pass stages that neither make nor read them") {
+  ModelConfig config = tiny_gemma4_config();
+  config.tie_word_embeddings = false;
+  // Between a layer's blocks, and past a stage of one block.
+  for (const std::vector<std::int64_t>& cuts :
+       {std::vector<std::int64_t>{0, 6, 12}, {0, 0, 3, 4, 5, 8, 12, 12}})
+    check_stages(config, cuts);
+}
+
+TEST_CASE("model parts: stages decode keys and values that another stage has made") {
+  ModelConfig config = tiny_gemma4_config();
+  config.tie_word_embeddings = false;
+  Stack whole(config, DType::f64, Device::cpu);
+  randomise(whole, 31);
+  const TestBatch batch = random_batch(whole.config(), {11}, 32);
+  const Tensor want = hidden_of(whole, batch);
+  const std::vector<std::int64_t> cuts{0, 4, 8,
+                                       12};  // the makers on the first stage, a reader on each other one
+  std::vector<std::unique_ptr<Stack>> stages;
+  std::vector<DecodeState> states;
+  for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
+    ModelPart part{{{cuts[s], cuts[s + 1], s == 0, s + 2 == cuts.size()}}, {}};
+    stages.push_back(std::make_unique<Stack>(whole.setup(), DType::f64, Device::cpu, part));
+    copy_weights(*stages.back(), whole);
+    states.push_back(stages.back()->make_state(1));
+  }
+  std::int64_t from = 0;
+  for (const std::int64_t to : {5, 6, 11}) {
+    const Sequences rows = Sequences::of_lengths(std::array{to - from}, std::array{from});
+    Context ctx;
+    Var out;
+    for (std::size_t s = 0; s < stages.size(); ++s)
+      out = stages[s]->forward(ctx, {.ids = s == 0 ? batch.ids.narrow(0, from, to - from) : Tensor(),
+                                     .residual = out,
+                                     .sequences = rows,
+                                     .state = &states[s]});
+    CHECK_CLOSE(out.value(), want.narrow(0, from, to - from), Tol({1e-12, 1e-12}));
+    from = to;
+  }
 }
 
 TEST_CASE("model: a forward pass that is dropped leaves no gradient behind") {

@@ -6,6 +6,8 @@
 #include "core/trace.h"
 #include "model/block_passes.h"
 #include "model/blocks/block_type.h"
+#include "ops/scale_by/scale_by.h"
+#include "ops/view/flat.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
@@ -29,34 +31,52 @@ Stack::Stack(const ModelSetup& setup, DType dtype, Device device, ModelPart part
   loss_chunk_rows = default_loss_chunk_rows(config().vocab_size, device);
   if (part_.embeddings()) front_.emplace(setup_, parameters_, points_);
   if (part_.head()) tail_.emplace(setup_, parameters_, points_);
+  const std::map<std::int64_t, std::vector<SideRows>> made = side_rows_by_maker(config());
+  has_side_rows_ = !made.empty();
+  if (made.contains(SideRows::front) && std::ranges::any_of(part_.chunks, &ModelChunk::embeddings))
+    per_layer_inputs_.emplace(setup_, parameters_, points_);
   for (std::int64_t i = 0; i < config().num_layers(); ++i) {
     const TensorName name = block_name(i);
     if (!part_.has(name)) continue;
     const BlockKind kind = config().blocks[static_cast<std::size_t>(i)];
-    blocks_.push_back(make_block(i, kept_name(cat(kind, " block ", i)), name, kind));
+    const auto of_block = made.find(i);
+    blocks_.push_back(
+        make_block(i, kept_name(cat(kind, " block ", i)), name, kind,
+                   of_block == made.end() ? std::span<const SideRows>() : std::span(of_block->second)));
   }
-  for (std::size_t chunk = 0; chunk < part_.chunks.size(); ++chunk)
+  for (std::size_t chunk = 0; chunk < part_.chunks.size(); ++chunk) {
     if (const auto [first, end] = blocks_of(chunk); first < end)
-      expect(blocks_[first].norm.has_value(), "block ", blocks_[first].number,
+      expect(blocks_[first].form != Residual::shared_norm, "block ", blocks_[first].number,
              " shares the norm of a block that is not here");
+    const ModelChunk& c = part_.chunks[chunk];
+    boundaries_.emplace_back(
+        side_boundary(setup_, part_.shard, c.first_block),
+        side_boundary(setup_, part_.shard, std::min(c.end_block, config().num_layers())));
+  }
   if (part_.head()) add_mtp_depths();
 }
 
-Stack::Block Stack::make_block(std::int64_t number, const char* owner, const TensorName& name,
-                               BlockKind kind) {
+Stack::Block Stack::make_block(std::int64_t number, const char* owner, const TensorName& name, BlockKind kind,
+                               std::span<const SideRows> made) {
   const BlockConfig& sizes = config().of_tensor(name);
   SharedWays* const ways = ways_of(name);
   Block layer{number,
               owner,
+              sizes.residual,
+              {},
+              {},
+              parameters_.find(name / layer_scalar),
               {},
               {},
               trains_mixer(setup_, name, kind),
               ways,
               !config().shares_norm_with_next(name),
-              kind->make({setup_, sizes, parameters_, points_, ways}, mixer_of(name))};
-  if (sizes.residual != Residual::shared_norm) layer.norm.emplace(config(), parameters_, name / "norm");
-  if (sizes.residual == Residual::norm_before_and_after)
-    layer.norm_after.emplace(config(), parameters_, name / post_norm);
+              kind->make({setup_, sizes, parameters_, points_, ways, made}, mixer_of(name))};
+  if (has_norm_before(layer.form)) layer.norm.emplace(config(), parameters_, name / "norm");
+  if (has_norm_after(layer.form)) layer.norm_after.emplace(config(), parameters_, name / post_norm);
+  for (const SideRows& rows : made) layer.makes.push_back(rows.name);
+  if (const auto block = name.block_of_model())
+    for (const SideRows& rows : kind->side_rows(sizes, *block)) layer.reads.push_back(rows.name);
   if (auto* moe = dynamic_cast<MoeMixer*>(layer.mixer.get())) moe_layers_.push_back(moe);
   return layer;
 }
@@ -68,18 +88,34 @@ SharedWays* Stack::ways_of(const TensorName& block) {
   return ways_.back().get();
 }
 
-Var Stack::run_block(Context& ctx, const Block& block, OnNorm& common, const MixerCall& call) const {
+Var Stack::run_mixer(Context& ctx, const Block& block, const Var& x, const MixerCall& call,
+                     bool backward) const {
+  if (!activation_checkpointing || !backward) return block.mixer->forward(ctx, x, call);
   // The closures of a checkpoint outlive this call.
-  const Recomputed mixer = [&m = *block.mixer, sequences = call.sequences, state = call.state,
-                            record = call.record](Context& c, const Var& in) {
-    return m.forward(c, in, {sequences, state, record});
+  const RecomputedMany mixer = [&b = block, sequences = call.sequences, state = call.state,
+                                record = call.record](Context& c, std::span<const Var> in) {
+    SideStream side;
+    for (std::size_t i = 0; i < b.reads.size(); ++i) side.set(b.reads[i], in[i + 1]);
+    std::vector<Var> out{b.mixer->forward(c, in[0], {sequences, state, record, &side})};
+    for (const TensorName& name : b.makes) out.push_back(side.get(name));
+    return out;
   };
-  const bool backward = ctx.tape && (block.trained || common.rows.needs_grad());
+  std::vector<Var> in{x};
+  for (const TensorName& name : block.reads) in.push_back(call.side->get(name));
+  std::vector<Var> out = checkpoint(ctx, "block", mixer, in);
+  for (std::size_t i = 0; i < block.makes.size(); ++i) call.side->set(block.makes[i], std::move(out[i + 1]));
+  return std::move(out.front());
+}
+
+Var Stack::run_block(Context& ctx, const Block& block, OnNorm& common, const MixerCall& call) const {
+  const bool backward = ctx.tape && (block.trained || common.rows.needs_grad() ||
+                                     std::ranges::any_of(block.reads, [&](const TensorName& name) {
+                                       return call.side->get(name).needs_grad();
+                                     }));
   // What blocks exchange together is no part of a checkpoint: a replay would exchange it for each of them.
   const auto run = [&] {
     if (block.ways && block.norm) common.rows = apply(block.ways->in, ctx, common.rows, call.sequences);
-    const Var& x = common.rows;
-    Var y = activation_checkpointing && backward ? checkpoint(ctx, "block", mixer, x) : mixer(ctx, x);
+    Var y = run_mixer(ctx, block, common.rows, call, backward);
     if (!block.ways || !block.ways->out || block.norm_after) return y;
     common.sum = common.sum.defined() ? add(ctx, common.sum, y) : y;
     return block.last_on_norm ? block.ways->out(ctx, common.sum, call.sequences) : Var();
@@ -104,19 +140,48 @@ std::pair<std::size_t, std::size_t> Stack::blocks_of(std::size_t chunk) const {
   return {first - blocks_.begin(), end - blocks_.begin()};
 }
 
+std::int64_t Stack::all_rows(const Sequences& sequences, bool decodes) const {
+  return (token_rows && !decodes ? token_rows(sequences) : sequences).tokens();
+}
+
+Var Stack::take_in(Context& ctx, const ForwardInput& input, SideStream& side) const {
+  const SideBoundary& boundary = boundaries_[input.chunk].first;
+  if (boundary.rows.empty()) return input.residual;
+  const std::int64_t all = all_rows(input.sequences, input.state != nullptr);
+  const std::int64_t stream = boundary.stream_rows(input.residual.value().numel(), all);
+  const std::vector<Var> parts = unpack(ctx, input.residual, boundary.shapes(stream, all));
+  for (std::size_t i = 0; i < boundary.rows.size(); ++i) side.set(boundary.rows[i].name, parts[i + 1]);
+  return parts.front();
+}
+
+Var Stack::send_on(Context& ctx, const Var& residual, std::size_t chunk, const SideStream& side) const {
+  const SideBoundary& boundary = boundaries_[chunk].second;
+  if (boundary.rows.empty()) return residual;
+  std::vector<Var> parts{residual};
+  for (const SideBoundary::Passed& rows : boundary.rows) parts.push_back(side.get(rows.name));
+  return pack(ctx, parts);
+}
+
 Var Stack::forward(Context& ctx, const ForwardInput& input) {
   const Sequences& sequences = input.sequences;
   const ModelChunk& chunk = part_.chunks.at(input.chunk);
   const auto [first, end] = blocks_of(input.chunk);
   const AllocationOwner embeddings("embeddings");
-  Var residual =
-      chunk.embeddings ? embed(ctx, input.ids, sequences, token_rows && !input.state) : input.residual;
+  SideStream side;
+  Var residual;
+  if (chunk.embeddings) {
+    residual = embed(ctx, input.ids, sequences, token_rows && !input.state);
+    if (per_layer_inputs_) (*per_layer_inputs_)(ctx, input.ids, residual, sequences, side);
+  } else {
+    residual = take_in(ctx, input, side);
+  }
   const auto call_of = [&](std::size_t i) -> MixerCall {
     return {sequences, input.state ? input.state->blocks[first + i].get() : nullptr,
-            input.records ? (*input.records)[i].get() : nullptr};
+            input.records ? (*input.records)[i].get() : nullptr, has_side_rows_ ? &side : nullptr};
   };
-  return run_blocks(ctx, std::span(blocks_).subspan(first, end - first),
-                    chunk.head ? &tail_->norm() : nullptr, std::move(residual), call_of);
+  const Var out = run_blocks(ctx, std::span(blocks_).subspan(first, end - first),
+                             chunk.head ? &tail_->norm() : nullptr, std::move(residual), call_of);
+  return chunk.head ? out : send_on(ctx, out, input.chunk, side);
 }
 
 Var Stack::embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bool cut,
@@ -127,13 +192,18 @@ Var Stack::embed(Context& ctx, const Tensor& ids, const Sequences& sequences, bo
 
 Var Stack::run_blocks(Context& ctx, std::span<const Block> blocks, const Norm* last_norm, Var residual,
                       const std::function<MixerCall(std::size_t)>& call_of) const {
-  // Null for a block that shares the norm of the one before, and where the residual sum is returned.
+  // Null for a block without a norm before its mixer, and where the residual sum is returned.
   const auto norm_before = [&](std::size_t i) -> const Norm* {
     if (i == blocks.size()) return last_norm;
     return blocks[i].norm ? &*blocks[i].norm : nullptr;
   };
-  if (!norm_before(0)) return residual;
-  OnNorm common{(*norm_before(0))(ctx, residual), {}};
+  const auto rows_of = [&](std::size_t i) {
+    if (const Norm* const norm = norm_before(i)) return (*norm)(ctx, residual);
+    // A mixer that reads the residual stream has a gradient of its own, whose sum does not depend on whether
+    // the mixer is computed again.
+    return i == blocks.size() ? residual : reshape(ctx, residual, residual.shape());
+  };
+  OnNorm common{rows_of(0), {}};
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const Block& block = blocks[i];
     const AllocationOwner owner(block.owner);
@@ -142,15 +212,17 @@ Var Stack::run_blocks(Context& ctx, std::span<const Block> blocks, const Norm* l
     if (!out.defined()) continue;
     if (block.norm_after) out = (*block.norm_after)(ctx, out);
     const Norm* next = norm_before(i + 1);
-    if (!next) {
-      residual = add(ctx, out, residual);
-      if (i + 1 == blocks.size()) return residual;
+    if (next && !block.scalar) {
+      // One operation adds this block to the residual stream and applies the norm of the next block.
+      const ResidualNorm sum = next->of_sum(ctx, out, residual);
+      residual = sum.sum;
+      common = {sum.normed, {}};
       continue;
     }
-    // One operation adds this block to the residual stream and applies the norm of the next block.
-    const ResidualNorm sum = next->of_sum(ctx, out, residual);
-    residual = sum.sum;
-    common = {sum.normed, {}};
+    residual = add(ctx, out, residual);
+    if (block.scalar) residual = scale_by(ctx, std::move(residual), block.scalar->value);
+    const bool on_same_norm = i + 1 < blocks.size() && blocks[i + 1].form == Residual::shared_norm;
+    if (!on_same_norm) common = {rows_of(i + 1), {}};
   }
   return common.rows;
 }

@@ -9,9 +9,11 @@
 #include "model/blocks/linear.h"
 #include "model/blocks/moe/moe.h"
 #include "model/config.h"
+#include "model/front/per_layer_inputs.h"
 #include "model/front/token_front.h"
 #include "model/norm.h"
 #include "model/parameters.h"
+#include "model/side_boundary.h"
 #include "model/tail/language_tail.h"
 
 namespace nemocube {
@@ -66,7 +68,8 @@ struct MtpInput {
 
 /// A stack of blocks on one device: a front, through which rows enter (embeddings), blocks x <- x +
 /// mixer(norm(x)), and a tail, through which rows leave (final norm, head, loss). A block may also have a
-/// norm behind its mixer (Residual). Source: equations in docs/.
+/// norm behind its mixer (Residual), and may read rows of parts before it beside the residual stream
+/// (SideRows). Source: equations in docs/.
 class Stack {
  public:
   /// Parameters are uninitialised: load them or call initialise().
@@ -75,8 +78,9 @@ class Stack {
   Stack& operator=(const Stack&) = delete;
 
   /// The blocks of a chunk, in order. Returns the hidden states after the final norm [T, hidden], or, where
-  /// the chunk does not end with the head, the residual sum [T, hidden]. Writes no gradient: a tape that is
-  /// dropped leaves nothing behind. Ids must be in the vocabulary: the caller checks them.
+  /// the chunk does not end with the head, the residual sum [T, hidden]; where side rows pass the end of the
+  /// chunk, one flat tensor of all that passes (boundary_behind()). Writes no gradient: a dropped tape leaves
+  /// nothing behind. Ids must be in the vocabulary: the caller checks them.
   Var forward(Context& ctx, const ForwardInput& input);
   /// The same for the whole model: token ids i64 [T], divided into `sequences`.
   Var hidden(Context& ctx, const Tensor& ids, const Sequences& sequences, DecodeState* state = nullptr) {
@@ -123,8 +127,13 @@ class Stack {
   template <class M>
   std::vector<M*> mixers() const;
   const TransformPoints& transform_points() const { return points_; }
+  /// What enters a chunk: the cut before its first block.
+  const SideBoundary& boundary_before(std::size_t chunk) const { return boundaries_.at(chunk).first; }
+  const SideBoundary& boundary_behind(std::size_t chunk) const { return boundaries_.at(chunk).second; }
   TokenFront* front() { return front_ ? &*front_ : nullptr; }  ///< null where the part has no embeddings
-  LanguageTail* tail() { return tail_ ? &*tail_ : nullptr; }   ///< null where the part has no head
+  /// Null where the part does not make any.
+  PerLayerInputs* per_layer_inputs() { return per_layer_inputs_ ? &*per_layer_inputs_ : nullptr; }
+  LanguageTail* tail() { return tail_ ? &*tail_ : nullptr; }  ///< null where the part has no head
   const LanguageTail* tail() const { return tail_ ? &*tail_ : nullptr; }
 
   bool activation_checkpointing = false;  ///< keep only each mixer's input; backward computes the rest again
@@ -137,12 +146,15 @@ class Stack {
 
  private:
   struct Block {
-    std::int64_t number;       // in the whole model
-    const char* owner;         // of memory: "mamba block 3"
-    std::optional<Norm> norm;  // none: the norm of the block before
+    std::int64_t number;  // in the whole model
+    const char* owner;    // of memory: "mamba block 3"
+    Residual form;
+    std::optional<Norm> norm;  // before the mixer
     std::optional<Norm> norm_after;
-    bool trained;      // some parameter of the mixer
-    SharedWays* ways;  // of the blocks on one norm; null: the block has a norm of its own
+    const Parameter* scalar;               // of the residual stream behind the block; null: none
+    std::vector<TensorName> reads, makes;  // of side rows
+    bool trained;                          // some parameter of the mixer
+    SharedWays* ways;                      // of the blocks on one norm; null: the block has a norm of its own
     bool last_on_norm;
     std::unique_ptr<Mixer> mixer;
   };
@@ -159,10 +171,20 @@ class Stack {
     Norm final_norm;
   };
   void add_mtp_depths();
-  Block make_block(std::int64_t number, const char* owner, const TensorName& name, BlockKind kind);
+  /// `made`: what later blocks read of the block.
+  Block make_block(std::int64_t number, const char* owner, const TensorName& name, BlockKind kind,
+                   std::span<const SideRows> made = {});
   /// Indices of the blocks of a chunk in blocks_.
   std::pair<std::size_t, std::size_t> blocks_of(std::size_t chunk) const;
   SharedWays* ways_of(const TensorName& block);
+  /// The rows of a microbatch that this rank has in layers that tensor parallelism cuts.
+  std::int64_t all_rows(const Sequences& sequences, bool decodes) const;
+  /// The residual stream and the side rows of what another chunk has sent.
+  Var take_in(Context& ctx, const ForwardInput& input, SideStream& side) const;
+  /// What the next chunk wants of both.
+  Var send_on(Context& ctx, const Var& residual, std::size_t chunk, const SideStream& side) const;
+  /// The mixer with what it reads and makes; under activation checkpointing its inputs alone are kept.
+  Var run_mixer(Context& ctx, const Block& block, const Var& x, const MixerCall& call, bool backward) const;
   /// The block's addition to the residual stream; undefined where a later block on the same norm adds it.
   Var run_block(Context& ctx, const Block& block, OnNorm& common, const MixerCall& call) const;
   /// Runs blocks on the residual sum. Returns the result of the norm behind them, or the residual sum where
@@ -181,6 +203,9 @@ class Stack {
   std::vector<std::unique_ptr<SharedWays>> ways_;
   std::optional<TokenFront> front_;
   std::optional<LanguageTail> tail_;
+  std::optional<PerLayerInputs> per_layer_inputs_;
+  bool has_side_rows_ = false;
+  std::vector<std::pair<SideBoundary, SideBoundary>> boundaries_;  // of each chunk
   std::vector<Block> blocks_;
   std::vector<MtpDepth> mtp_depths_;
   std::vector<MoeMixer*> moe_layers_;

@@ -51,7 +51,8 @@ constexpr std::array usual_aliases{
 
 }  // namespace
 
-constinit const NameTable usual_names{usual_rows, usual_stacks, usual_aliases, "backbone", "model"};
+constinit const NameTable usual_names{
+    .rows = usual_rows, .stacks = usual_stacks, .aliases = usual_aliases, .body = "backbone"};
 
 TensorName TensorName::operator/(std::string_view inner) const {
   return {part, block, joined(member, inner)};
@@ -77,6 +78,9 @@ TensorName mixer_of(const TensorName& block) {
 }
 
 TensorName embeddings_name() { return {NamePart::front, 0, "embeddings"}; }
+TensorName per_layer_embeddings_name() { return {NamePart::front, 0, "embed_tokens_per_layer"}; }
+TensorName per_layer_model_projection_name() { return {NamePart::front, 0, "per_layer_model_projection"}; }
+TensorName per_layer_projection_norm_name() { return {NamePart::front, 0, "per_layer_projection_norm"}; }
 TensorName final_norm_name() { return {NamePart::tail, 0, "norm"}; }
 TensorName head_name() { return {NamePart::tail, 0, "head"}; }
 
@@ -118,6 +122,17 @@ bool NameTable::is_stack(std::string_view text) const {
 
 bool NameTable::knows(std::string_view text) const {
   return std::ranges::any_of(rows, [&](const NameRow& row) { return parse(row, text).has_value(); });
+}
+
+std::optional<std::string> NameTable::unread_without(std::string_view text) const {
+  for (const UnreadRow& row : unread) {
+    const std::optional<Spelled> found = parse({NamePart::block, "", row.text}, text);
+    if (!found) continue;
+    std::string weight(row.without);
+    weight.replace(weight.find(number_mark), number_mark.size(), std::to_string(found->name.block));
+    return weight.append(weight_ending);
+  }
+  return std::nullopt;
 }
 
 std::string NameTable::canonical(std::string_view text) const {

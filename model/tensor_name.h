@@ -63,10 +63,16 @@ TensorName mixer_of(const TensorName& block);
 /// The modules outside blocks. A weight is embeddings_name() / "weight".
 TensorName embeddings_name();
 TensorName final_norm_name();
+/// Of per-layer inputs (model/front/per_layer_inputs.h).
+TensorName per_layer_embeddings_name();
+TensorName per_layer_model_projection_name();
+TensorName per_layer_projection_norm_name();
 TensorName head_name();
 
 /// The norm behind a mixer (Residual in model/blocks/block_config.h). The norm before a mixer is "norm".
 inline constexpr const char* post_norm = "post_norm";
+/// The number of a layer behind its last block (ModelConfig::layer_scalars).
+inline constexpr const char* layer_scalar = "layer_scalar";
 /// Modules of multi-token prediction (docs/mtp.md). The first block of a depth has norms of the two inputs
 /// and the layer that joins them; the last block of a depth has a norm behind it.
 inline constexpr const char *mtp_embedding_norm = "enorm", *mtp_hidden_norm = "hnorm", *mtp_join = "eh_proj",
@@ -94,6 +100,12 @@ struct NameAlias {
   std::string_view spelled, meant;
 };
 
+/// Tensors that files may hold and no model reads: those below `text`, of layers in which the model has no
+/// weight of the module `without`.
+struct UnreadRow {
+  std::string_view text, without;  ///< "{}" stands for the number of the layer
+};
+
 /// How a family of models spells names. Of the rows of a part and slot the first that fits counts.
 struct NameTable {
   std::span<const NameRow> rows;
@@ -101,6 +113,7 @@ struct NameTable {
   std::span<const std::string_view> stacks = {};
   /// Other spellings that files have. The first that fits counts.
   std::span<const NameAlias> aliases = {};
+  std::span<const UnreadRow> unread = {};
   /// The module around embeddings and blocks: "backbone".
   std::string_view body = "model";
   /// The same in the classes of Hugging Face and NeMo AutoModel, by which recipes and adapters name modules.
@@ -110,6 +123,8 @@ struct NameTable {
   bool is_stack(std::string_view text) const;
   /// Whether a row fits the text, of whatever layer.
   bool knows(std::string_view text) const;
+  /// Of a tensor that models may leave unread, the weight whose absence says so (UnreadRow).
+  std::optional<std::string> unread_without(std::string_view text) const;
   /// Replaces an alias by the spelling of the rows: "model.layers.0.norm" -> "backbone.layers.0.norm". All
   /// other names stay as they are.
   std::string canonical(std::string_view text) const;
@@ -143,6 +158,10 @@ class ModelNames {
   /// LayerSlot::slot of a block.
   int slot(std::int64_t block) const {
     return layered() ? blocks_.at(static_cast<std::size_t>(block)).slot : 0;
+  }
+  /// LayerSlot::layer of a block.
+  std::int64_t layer(std::int64_t block) const {
+    return layered() ? blocks_.at(static_cast<std::size_t>(block)).layer : block;
   }
   /// The first block of each slot.
   std::vector<std::int64_t> first_of_slots() const;

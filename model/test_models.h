@@ -9,6 +9,7 @@
 #include "model/mtp/rolled.h"
 #include "model/stack.h"
 #include "model/test_configs.h"
+#include "model/test_gemma4.h"
 #include "ops/view/view.h"
 #include "tests/support/compare.h"
 
@@ -202,7 +203,7 @@ inline void randomise(Stack& model, std::uint64_t seed) {
         p.name.ends_with("norm.weight") || p.name.ends_with("norm_f.weight") || p.name.ends_with(".D");
     if (matrix)
       fill_normal(p.value, RandomStream(seed, p.name + "/test"), 0, 0.4);
-    else if (norm)
+    else if (norm || p.name.ends_with("scale") || p.id.member == layer_scalar)
       fill_normal(p.value, RandomStream(seed, p.name + "/test"), 1, 0.2);
     else if (p.name.ends_with("e_score_correction_bias") || p.name.ends_with(".bias"))
       fill_normal(p.value, RandomStream(seed, p.name + "/test"), 0, 0.1);

@@ -122,6 +122,8 @@ printf '## Operations\n\n'
 of_op rmsnorm 512
 of_op gated_rmsnorm 256
 of_op scale_columns 128
+of_op scale_by 256
+of_op expert_scale 512
 for op in causal_conv1d ssd_scan; do of_op $op 8192; done
 of_op gated_delta_rule 128
 of_op row_gate 256

@@ -12,12 +12,13 @@
 #include "model/blocks/mamba/mamba_block.h"
 #include "model/blocks/mlp/mlp_block.h"
 #include "model/blocks/moe/moe_block.h"
+#include "model/blocks/per_layer_input/per_layer_input_block.h"
 
 namespace nemocube {
 
 std::span<const BlockKind> block_kinds() {
-  static const std::array all{mamba_block, attention_block, mlp_block,
-                              moe_block,   linear_block,    gated_delta_net_block};
+  static const std::array all{mamba_block,           attention_block,      mlp_block, moe_block, linear_block,
+                              gated_delta_net_block, per_layer_input_block};
   return all;
 }
 

@@ -28,7 +28,8 @@ TEST_CASE("block kinds: found by letter, name and alias, and by nothing else") {
     text << kind;
     CHECK(names.insert(text.str()).second);
   }
-  CHECK(names == std::set<std::string>{"attention", "gated_delta_net", "linear", "mamba", "mlp", "moe"});
+  CHECK(names == std::set<std::string>{"attention", "gated_delta_net", "linear", "mamba", "mlp", "moe",
+                                       "per_layer_input"});
   CHECK_FALSE(find_block_kind('X'));
   CHECK_FALSE(find_block_kind(std::string_view("conv")));
   CHECK_FALSE(find_block_kind(std::string_view("")));
@@ -39,7 +40,7 @@ TEST_CASE("block kinds: each tensor of a model has a row, and each row is in som
   const ModelConfig config = tiny_config_with_all_tensors();
   for (const ModelConfig& of :
        {config, tiny_llama_config(), tiny_windowed_config(NormKind::layernorm), tiny_config("L"),
-        tiny_baichuan_config(), tiny_gated_experts_config(), tiny_delta_net_config()})
+        tiny_baichuan_config(), tiny_gated_experts_config(), tiny_delta_net_config(), tiny_gemma4_config()})
     for (const TensorSpec& spec : tensor_specs(of)) {
       REQUIRE(spec.cut);
       CHECK(spec.id.whole() == spec.module.whole());
@@ -68,20 +69,22 @@ TEST_CASE("block kinds: each tensor of a model has a row, and each row is in som
 }
 
 TEST_CASE("block kinds: entries and divisions name modules that the kind has") {
-  const ModelConfig config = tiny_config_with_all_tensors();
+  ModelConfig config = tiny_config_with_all_tensors();
+  config.per_layer_input.size = 5;
   for (const BlockKind kind : block_kinds()) {
     const auto has = [&](std::string_view module) {
       return std::ranges::any_of(kind->tensors(),
                                  [&](const BlockTensor& t) { return module_of(t) == module; });
     };
-    CHECK(has(kind->entry(config)));
+    // A block of per-layer inputs works on the rows of the residual stream that a rank has.
+    CHECK(has(kind->entry(config)) == (kind != per_layer_input_block));
     for (const Division& d : kind->divisions(config)) {
       CHECK(has(d.module));
       CHECK(d.value > 0);
     }
     // A linear layer keeps its input alone, which is the norm's result.
     if (kind != linear_block)
-      CHECK(kind->memory(config, {.tokens = 8, .all = 8, .routed = 8}, {4, 4}, {}).kept > 0);
+      CHECK(kind->memory(config, {.tokens = 8, .all = 8, .routed = 8, .stream = 8}, {4, 4}, {}).kept > 0);
     CHECK(kind->pipeline_weight > 0);
   }
 }

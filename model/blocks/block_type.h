@@ -8,6 +8,7 @@
 
 #include "model/blocks/block_kind.h"
 #include "model/blocks/scan_words.h"
+#include "model/side_rows.h"
 #include "model/tensor_spec.h"
 
 /// All that the program knows of a kind of block, in one place: its folder in model/blocks. docs/new_block.md
@@ -98,7 +99,8 @@ struct BlockRows {
   double cp = 1;         ///< context-parallel ranks that share the tokens
   double all = 0;        ///< of a rank, in layers that tensor parallelism cuts: tokens / cp
   double routed = 0;     ///< rows that a rank routes to experts: all / tp
-  double length = 0;     ///< tokens of a sequence
+  double stream = 0;  ///< rows of the residual stream on a rank: `routed` with sequence parallelism, or `all`
+  double length = 0;  ///< tokens of a sequence
 };
 
 /// Bytes of tensors, in whole blocks of the allocator; numbers are rounded up.
@@ -151,11 +153,13 @@ class BlockType {
   virtual std::unique_ptr<Mixer> make(const MixerSources& sources, const TensorName& name) const = 0;
 
   /// The module that all rows of the residual stream enter. Tensor parallelism cuts the block where it cuts
-  /// this module. Empty: none, each rank works on rows of its own.
+  /// this module. Empty: none, each rank works on its rows of the residual stream, or routes rows of its own.
   virtual std::string_view entry(const BlockConfig& config) const = 0;
   /// The counts that the number of tensor-parallel ranks has to divide.
   virtual std::vector<Division> divisions(const BlockConfig& config) const = 0;
   virtual BlockCores cores(const BlockConfig&) const { return {}; }
+  /// What block `block` of a model reads beside its rows of the residual stream.
+  virtual std::vector<SideRows> side_rows(const BlockConfig&, std::int64_t /*block*/) const { return {}; }
 
   /// The work of a rank, where the usual plan of tensor parallelism cuts the block. Work beside the mixer is
   /// not counted.

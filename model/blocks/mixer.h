@@ -1,9 +1,11 @@
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/autograd.h"
 #include "model/parameters.h"
+#include "model/side_rows.h"
 #include "model/transform.h"
 #include "ops/sequences.h"
 
@@ -15,10 +17,11 @@ struct MixerSources {
   const BlockConfig& config;  ///< of the block
   ParameterStore& parameters;
   TransformPoints& points;
-  SharedWays* ways = nullptr;  ///< of the blocks on this block's norm; null: alone
+  SharedWays* ways = nullptr;           ///< of the blocks on this block's norm; null: alone
+  std::span<const SideRows> made = {};  ///< what later blocks read of this one
 
   SharedWays* way_in() const { return ways; }
-  SharedWays* way_out() const { return config.residual == Residual::norm_before_and_after ? nullptr : ways; }
+  SharedWays* way_out() const { return has_norm_after(config.residual) ? nullptr : ways; }
 };
 
 /// One block's memory between calls while decoding.
@@ -40,6 +43,15 @@ struct MixerCall {
   /// A new record is filled. A record that is filled already means a replay of the same microbatch
   /// (activation checkpointing).
   MixerRecord* record = nullptr;
+  /// Rows that the mixer reads of parts before it, and leaves for blocks behind it; null where no block of
+  /// the model has such rows.
+  SideStream* side = nullptr;
+
+  /// pre: the model has side rows
+  SideStream& side_rows() const {
+    expect(side != nullptr, "a mixer wants side rows in a pass without any");
+    return *side;
+  }
 };
 
 /// The operation inside a block: maps normalised token rows [T, hidden] to the rows that the block adds to

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/trace.h"
+#include "model/front/rounded.h"
 #include "ops/embedding/embedding.h"
 #include "ops/embedding/embedding_noise.h"
 
@@ -25,11 +26,6 @@ Tensor noise_magnitude(const Sequences& whole, double alpha, std::int64_t hidden
     return NoiseMagnitude{Tensor::from<double>({alpha / std::sqrt(elements)}, {1}).to(device)};
   };
   return whole.derived<NoiseMagnitude>(device, {std::bit_cast<std::int64_t>(alpha), hidden}, make).value;
-}
-
-double rounded(double value, DType dtype) {
-  const Tensor on_host = Tensor::scalar(value, DType::f64, Device::cpu);  // a number that the host needs
-  return on_host.to(dtype).to_vector().front();
 }
 
 }  // namespace

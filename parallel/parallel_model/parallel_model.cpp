@@ -124,8 +124,17 @@ std::int64_t ParallelModel::residual_rows(const Sequences& whole) const {
   return installed_->tensor->residual_rows(whole);
 }
 
-Tensor ParallelModel::residual_room(const Sequences& whole) const {
-  return Tensor::empty({residual_rows(whole), model_.config().hidden_size}, model_.dtype(), model_.device());
+Tensor ParallelModel::room(const Transfer& transfer, const Sequences& whole) const {
+  // What this rank receives: the input of the stage behind the sender's, or the gradient of the output of the
+  // stage before that.
+  const bool input = transfer.payload == Transfer::Payload::activation;
+  const SideBoundary& boundary = input ? model_.boundary_before(chunk_of(transfer.stage + 1))
+                                       : model_.boundary_behind(chunk_of(transfer.stage - 1));
+  const std::int64_t rows = residual_rows(whole);
+  if (boundary.rows.empty())
+    return Tensor::empty({rows, boundary.hidden_size}, model_.dtype(), model_.device());
+  const std::int64_t all = installed_->tensor->rows_of_group(whole).tokens();
+  return Tensor::empty({boundary.numel(rows, all)}, model_.dtype(), model_.device());
 }
 
 const Program& ParallelModel::program(std::int64_t microbatches) {
@@ -149,7 +158,7 @@ Var ParallelModel::hidden(Context& ctx, const Tensor& ids, const Sequences& sequ
   Var out;
   for (const ProgramItem& item : forward_program_) {
     if (const auto* exchange = std::get_if<Exchange>(&item)) {
-      transfers_.exchange(*exchange, [&](const Transfer&) { return residual_room(sequences); });
+      transfers_.exchange(*exchange, [&](const Transfer& t) { return room(t, sequences); });
       continue;
     }
     const auto& [kind, stage, microbatch] = std::get<Action>(item);

@@ -52,8 +52,9 @@ class ParallelModel {
   Tensor own_tokens(const Tensor& per_token, const Sequences& whole) const;
   /// Rows of the residual stream on this rank.
   std::int64_t residual_rows(const Sequences& whole) const;
-  /// Memory for the residual stream of a microbatch.
-  Tensor residual_room(const Sequences& whole) const;
+  /// Memory for what a transfer brings of a microbatch: the residual stream, and side rows where they pass
+  /// between the two stages (Stack::boundary_before()), or the gradients of both.
+  Tensor room(const Transfer& transfer, const Sequences& whole) const;
 
   /// The program of this rank's part of the pipeline in a step of `microbatches` microbatches.
   const Program& program(std::int64_t microbatches);

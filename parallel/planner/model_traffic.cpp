@@ -1,9 +1,12 @@
 #include "parallel/planner/model_traffic.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "core/range.h"
+#include "model/blocks/per_layer_input/per_layer_input_block.h"
+#include "model/side_boundary.h"
 #include "parallel/context_parallel/dealt_heads.h"
 #include "parallel/context_parallel/sequence_cut.h"
 #include "parallel/expert_parallel/expert_groups.h"
@@ -39,7 +42,9 @@ ModelTraffic::ModelTraffic(const ModelSetup& setup, const ParallelPlan& plan, co
   const TensorParallelPlan tensor(setup, plan.sequence_parallel, plan.tensor_rules);
   const auto cut = [&](const TensorName& module) { return tensor.style(module) != TensorStyle::replicated; };
   cuts_embeddings_ = cut(embeddings_name());
+  if (plan.grid.pp > 1 && !side_rows_by_maker(config).empty()) cuts_.emplace(setup, tensor, plan.grid);
   cuts_head_ = cut(config.head_module());
+  if (config.has(per_layer_input_block)) cuts_per_layer_embeddings_ = cut(per_layer_embeddings_name());
   for (std::int64_t i = 0; i < config.num_layers(); ++i) {
     const BlockKind kind = config.blocks[static_cast<std::size_t>(i)];
     const TensorName name = block_name(i);
@@ -76,6 +81,11 @@ void ModelTraffic::add(RankTraffic& traffic, const GridPlace& place, const Progr
     if (chunk.embeddings) {
       const bool trained = !setup_.choices.frozen.contains(embeddings_name() / "weight");
       add_way_out(traffic, place, cuts_embeddings_, {m, trained ? m : 0});
+      if (const std::int64_t layers = setup_.config.count(per_layer_input_block); layers > 0) {
+        const bool trains = !setup_.choices.frozen.contains(per_layer_embeddings_name() / "weight");
+        add_way_out(traffic, place, cuts_per_layer_embeddings_, {m, trains ? m : 0},
+                    layers * setup_.config.per_layer_input.size);
+      }
     }
     bool sum_backward = false;
     for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, setup_.config.num_layers()); ++i) {
@@ -140,9 +150,9 @@ void ModelTraffic::add_way_in(RankTraffic& traffic, const GridPlace& place, bool
 
 /// The parts of a layer that is cut are added: to the own rows with sequence parallel, whose gradients are
 /// gathered.
-void ModelTraffic::add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const {
-  const std::int64_t own = residual_rows(place) * setup_.config.hidden_size,
-                     all = rows(place.cp) * setup_.config.hidden_size;
+void ModelTraffic::add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times,
+                               std::int64_t width) const {
+  const std::int64_t own = residual_rows(place) * width, all = rows(place.cp) * width;
   if (plan_.sequence_parallel) {
     if (cut) traffic.reduce_scatter(Group::tp, own, all, load_.dtype, times.forward);
     traffic.all_gather(Group::tp, own, load_.dtype, times.backward);
@@ -297,13 +307,28 @@ void ModelTraffic::add_loss(RankTraffic& traffic, const GridPlace& place, std::i
   for (std::int64_t at = 0; at < labels; at += load_.loss_rows) add(std::min(load_.loss_rows, labels - at));
 }
 
-/// Each transfer is the residual stream's rows of one rank, or their gradients.
+/// Each transfer is what a rank has of a cut between two stages, or the gradients of that.
 void ModelTraffic::add_exchanges(RankTraffic& traffic, const GridPlace& place, const Program& program) const {
-  const std::int64_t size = residual_rows(place) * setup_.config.hidden_size;
-  for (const ProgramItem& item : program)
-    if (const auto* transfers = std::get_if<Exchange>(&item))
-      traffic.exchange(Group::pp, size * std::ranges::count(*transfers, place.pp, &Transfer::from),
-                       load_.dtype);
+  const auto shard = [&](const TensorSpec& spec) { return (*cuts_)(spec, place).shard; };
+  std::map<std::int64_t, std::int64_t> sizes;  // by the block behind the cut
+  const auto size_at = [&](std::int64_t block) {
+    const auto [at, is_new] = sizes.try_emplace(block);
+    if (is_new)
+      at->second = cuts_ ? side_boundary(setup_, shard, block).numel(residual_rows(place), rows(place.cp))
+                         : residual_rows(place) * setup_.config.hidden_size;
+    return at->second;
+  };
+  for (const ProgramItem& item : program) {
+    const auto* transfers = std::get_if<Exchange>(&item);
+    if (!transfers) continue;
+    std::int64_t sent = 0;
+    for (const Transfer& t : *transfers) {
+      if (t.from != place.pp) continue;
+      const ModelChunk& stage = plan_.pipeline.stages.at(static_cast<std::size_t>(t.stage));
+      sent += size_at(t.payload == Transfer::Payload::activation ? stage.end_block : stage.first_block);
+    }
+    traffic.exchange(Group::pp, sent, load_.dtype);
+  }
 }
 
 }  // namespace nemocube

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "model/block_passes.h"
@@ -7,7 +8,7 @@
 #include "parallel/planner/rank_traffic.h"
 #include "parallel/planner/step_load.h"
 #include "parallel/schedule/transfers.h"
-#include "parallel/tensor_parallel/plan.h"
+#include "parallel/tensor_parallel/cuts.h"
 
 namespace nemocube {
 
@@ -49,7 +50,12 @@ class ModelTraffic {
                  bool sum_backward = false) const;
   void add_mtp(RankTraffic& traffic, const GridPlace& place, const ModelChunk& chunk) const;
   void add_way_in(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
-  void add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const;
+  /// `width`: of the rows that leave.
+  void add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times,
+                   std::int64_t width) const;
+  void add_way_out(RankTraffic& traffic, const GridPlace& place, bool cut, Times times) const {
+    add_way_out(traffic, place, cut, times, setup_.config.hidden_size);
+  }
   void add_attention(RankTraffic& traffic, const GridPlace& place, const BlockCores::Attention& attention,
                      bool cut, Times times) const;
   void add_scan(RankTraffic& traffic, const GridPlace& place, const BlockCores::Scan& scan, bool cut,
@@ -69,8 +75,9 @@ class ModelTraffic {
   ParallelPlan plan_;
   StepLoad load_;
   std::vector<Block> blocks_, mtp_blocks_;
-  bool cuts_embeddings_, cuts_head_;
+  bool cuts_embeddings_, cuts_head_, cuts_per_layer_embeddings_ = false;
   std::vector<std::int64_t> rows_of_cp_;
+  std::optional<TensorCuts> cuts_;  // where side rows pass between stages
 };
 
 }  // namespace nemocube

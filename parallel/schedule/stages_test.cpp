@@ -75,7 +75,7 @@ TEST_CASE("stages: weights of blocks from text") {
   CHECK(weights_fault("moe") == "block weights: 'moe'; want NAME=WEIGHT");
   CHECK(weights_fault("mlp=1,expert=2") ==
         "block weights: no 'expert'; there are: mamba, attention, mlp, moe, linear, gated_delta_net, "
-        "embeddings, head");
+        "per_layer_input, embeddings, head");
   CHECK(weights_fault("mlp=1,mlp=2") == "block weights: 'mlp=2' is the second weight of mlp");
   for (const char* value : {"", "x", "1x", "-1", "nan", "inf", "1e999"})
     CHECK(weights_fault(cat("moe=", value)) ==

@@ -66,6 +66,9 @@ TensorParallel::TensorParallel(Stack& model, const TensorParallelPlan& plan, con
   if (cuts_head_ && model.tail()) model.tail()->part = own_tokens;
   if (model.front() && plan.style(embeddings_name()) == TensorStyle::vocab_parallel)
     model.front()->part = own_tokens;
+  if (PerLayerInputs* inputs = model.per_layer_inputs();
+      inputs && plan.style(per_layer_embeddings_name()) == TensorStyle::vocab_parallel)
+    inputs->part = own_tokens;
   for (AttentionMixer* attention : model.mixers<AttentionMixer>())
     if (attention->is_cut()) attention->set_first_head(tp_.rank() * attention->heads());
   share_norm_groups(model, groups[Group::state_replicas]);

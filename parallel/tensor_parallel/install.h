@@ -48,6 +48,8 @@ class TensorParallel {
   TensorParallel(const TensorParallel&) = delete;  // the model's transforms lead here
   TensorParallel& operator=(const TensorParallel&) = delete;
 
+  /// The rows that this tp group has of a microbatch.
+  Sequences rows_of_group(const Sequences& whole) const;
   /// Rows of the residual stream on this rank.
   std::int64_t residual_rows(const Sequences& whole) const;
   /// logits [rows, V] = those of all ranks, from `own` [rows, tokens of this rank's lm_head].
@@ -69,7 +71,6 @@ class TensorParallel {
   /// For layers that ask for their rows.
   void number_rows(Stack& model);
   RowCut rows_at(bool own) const;  ///< rows of the group, or this rank's part of them
-  Sequences rows_of_group(const Sequences& whole) const;
   /// How many of them each rank has, where rows are cut.
   std::vector<std::int64_t> rows_of_ranks(const Sequences& whole) const;
 

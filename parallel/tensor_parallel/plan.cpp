@@ -6,6 +6,7 @@
 
 #include "core/quote.h"
 #include "model/blocks/block_type.h"
+#include "model/blocks/per_layer_input/per_layer_input_block.h"
 #include "parallel/tensor_parallel/words.h"
 
 namespace nemocube {
@@ -13,7 +14,7 @@ namespace {
 
 /// Whether some block has a norm behind its mixer.
 bool has_norm_after(const ModelConfig& config) {
-  const auto has = [](const BlockConfig& sizes) { return sizes.residual == Residual::norm_before_and_after; };
+  const auto has = [](const BlockConfig& sizes) { return has_norm_after(sizes.residual); };
   return has(config.common()) ||
          std::ranges::any_of(config.own_configs, [&](const auto& own) { return has(own.second); });
 }
@@ -21,7 +22,22 @@ bool has_norm_after(const ModelConfig& config) {
 /// Whether a block of this slot of layers has a norm of its own.
 bool has_norm(const ModelConfig& config, int slot) {
   for (std::int64_t block = 0; block < config.num_layers(); ++block)
-    if (config.names.slot(block) == slot && config.block(block).residual != Residual::shared_norm)
+    if (config.names.slot(block) == slot && has_norm_before(config.block(block).residual)) return true;
+  return false;
+}
+
+/// Whether a block of this slot of layers has a layer_scalar behind it.
+bool has_layer_scalar(const ModelConfig& config, int slot) {
+  for (std::int64_t block = 0; config.layer_scalars && block < config.num_layers(); ++block)
+    if (config.names.slot(block) == slot && config.has_layer_scalar(block_name(block))) return true;
+  return false;
+}
+
+/// Whether a block of this kind and this slot of layers has the tensor.
+bool has_tensor(const ModelConfig& config, int slot, BlockKind kind, const BlockTensor& tensor) {
+  for (std::int64_t block = 0; block < config.num_layers(); ++block)
+    if (config.blocks[static_cast<std::size_t>(block)] == kind && config.names.slot(block) == slot &&
+        tensor.shape(config.block(block)))
       return true;
   return false;
 }
@@ -37,28 +53,36 @@ std::vector<TensorParallelRule> usual_rules(const ModelSetup& setup) {
       rules.push_back({std::move(pattern), std::string(name_of(style))});
   };
   add(embeddings_name(), TensorStyle::vocab_parallel);
+  if (config.count(per_layer_input_block) > 0) {
+    add(per_layer_embeddings_name(), TensorStyle::vocab_parallel);
+    add(per_layer_model_projection_name(), TensorStyle::sequence_parallel);
+    add(per_layer_projection_norm_name(), TensorStyle::sequence_parallel);
+  }
   const std::vector<std::int64_t> slots = config.names.first_of_slots();
   const bool norm_after = has_norm_after(config);
   for (const std::int64_t block : slots) {
     if (has_norm(config, config.names.slot(block)))
       add(block_name(block) / "norm", TensorStyle::sequence_parallel);
     if (norm_after) add(block_name(block) / post_norm, TensorStyle::sequence_parallel);
+    if (has_layer_scalar(config, config.names.slot(block)))
+      add(block_name(block) / layer_scalar, TensorStyle::sequence_parallel);
   }
   std::vector<BlockKind> kinds = config.kinds();
   std::ranges::sort(kinds, {}, [](BlockKind kind) { return name_of(kind); });
-  const auto add_mixers = [&](const TensorName& block) {
+  for (const std::int64_t block : slots)
     for (const BlockKind kind : kinds)
       for (const BlockTensor& tensor : kind->tensors())
-        add(mixer_of(block) / module_of(tensor), tensor.cut.style);
-  };
-  for (const std::int64_t block : slots) add_mixers(block_name(block));
+        if (has_tensor(config, config.names.slot(block), kind, tensor))
+          add(mixer_name(block, module_of(tensor)), tensor.cut.style);
   add(final_norm_name(), TensorStyle::sequence_parallel);
   if (!config.tie_word_embeddings) add(head_name(), TensorStyle::vocab_parallel);
   if (setup.choices.mtp.depths == 0) return rules;
   for (const char* whole : {"norm", mtp_embedding_norm, mtp_hidden_norm, mtp_join, mtp_final_norm})
     add(depth_name(0) / whole, TensorStyle::sequence_parallel);
   if (norm_after) add(depth_name(0) / post_norm, TensorStyle::sequence_parallel);
-  add_mixers(depth_name(0));
+  for (const BlockKind kind : kinds)
+    for (const BlockTensor& tensor : kind->tensors())
+      add(mixer_of(depth_name(0)) / module_of(tensor), tensor.cut.style);
   return rules;
 }
 
@@ -124,6 +148,15 @@ void check_shared_norms(const std::map<TensorName, TensorStyle>& styles, const M
     if (entry) before = entry;
     if (!config.shares_norm_with_next(block_name(block))) before = nullptr;
   }
+}
+
+/// A block that reads keys and values of another has heads cut as that one has.
+void check_shared_keys(const std::map<TensorName, TensorStyle>& styles, const ModelConfig& config) {
+  for (std::int64_t block = 0; block < config.num_layers(); ++block)
+    for (const SideRows& rows : config.side_rows(block))
+      if (rows.all_rows())
+        check_alike(*styles.find(rows.cut_with.module()), *styles.find(mixer_name(block, "q_proj")),
+                    config.names, ": the latter reads keys and values of the former's block");
 }
 
 /// A module that patterns can name.
@@ -240,6 +273,7 @@ TensorParallelPlan::TensorParallelPlan(const ModelSetup& setup, bool sequence_pa
     check_alike(*styles_.find(decides), follower, names_, ": the latter follows the former");
   check_whole_mixers(styles_, names_);
   check_shared_norms(styles_, setup.config);
+  check_shared_keys(styles_, setup.config);
   for (const std::size_t i : used) rules_.push_back(all[i]);
 }
 

@@ -9,6 +9,7 @@
 
 #include "model/block_passes.h"
 #include "model/blocks/block_type.h"
+#include "model/blocks/per_layer_input/per_layer_input_block.h"
 #include "model/flops.h"
 #include "parallel/schedule/simulate.h"
 #include "parallel/tensor_parallel/plan.h"
@@ -42,13 +43,21 @@ class Passes final : public BlockWork {
         residual_(rows_.all) {
     rows_.routed = rows_.all / real(grid_.tp);
     if (costs.parallel().sequence_parallel) residual_ = rows_.routed;
+    rows_.stream = residual_;
   }
 
   void block(BlockKind kind, const BlockConfig& config) {
     const double moved = residual_ * real(c_.hidden_size) * 4;
     numbers(moved, moved);  // residual addition and norm: two tensors in, two out, each way
-    if (config.residual == Residual::norm_before_and_after) numbers(moved / 2, moved * 3 / 4);
+    if (has_norm_after(config.residual)) numbers(moved / 2, moved * 3 / 4);
     kind->add_work(*this, config, rows_, {grid_.tp, grid_.expt_tp, grid_.ep});
+  }
+  /// Per-layer inputs of the front, all of them on each rank.
+  void front() {
+    const double width = real(c_.count(per_layer_input_block)) * real(c_.per_layer_input.size);
+    if (width == 0) return;
+    product(Part::products, residual_, real(c_.hidden_size), width, 1);
+    numbers(8 * residual_ * width, 8 * residual_ * width);  // a lookup, a norm, a sum, and three factors
   }
   void head() {
     const double vocabulary = real(c_.vocab_size) / real(grid_.tp);
@@ -260,6 +269,10 @@ RankPasses passes_of_stage(const RunCosts& costs, const ModelChunk& chunk, const
   };
   const std::vector<BlockPass> passes = block_passes(setup, chunk);
   std::size_t n = 0;
+  if (chunk.embeddings) {
+    whole.front();
+    add_tensors(whole, per_layer_model_projection_name());
+  }
   for (std::int64_t i = chunk.first_block; i < std::min(chunk.end_block, config.num_layers()); ++i)
     add_block(config.blocks[static_cast<std::size_t>(i)], block_name(i), passes[n++].backward);
   if (chunk.head) add_head();

@@ -1,12 +1,16 @@
 #include "train/cost/training_memory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "core/memory_limit.h"
 #include "model/block_passes.h"
 #include "model/blocks/block_type.h"
+#include "model/blocks/per_layer_input/per_layer_input_block.h"
+#include "model/side_boundary.h"
 #include "parallel/tensor_parallel/cuts.h"
 
 namespace nemocube {
@@ -18,6 +22,7 @@ BlockRows rows_of(const ActivationOptions& options, const ParallelPlan& plan) {
   BlockRows rows{.tokens = tokens, .sequences = static_cast<double>(options.sequences), .cp = cp};
   rows.all = tokens / cp;
   rows.routed = rows.all / tp;
+  rows.stream = plan.sequence_parallel ? rows.routed : rows.all;
   return rows;
 }
 
@@ -230,7 +235,7 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
   const ModelConfig& config = setup.config;
   const TensorBytes of{size_of(dtype), size_of(accumulate_dtype(dtype))};
   const BlockRows rows = rows_of(options, plan);
-  const double residual = plan.sequence_parallel ? rows.routed : rows.all;
+  const double residual = rows.stream;
   const std::int64_t row = of.stored(residual * static_cast<double>(config.hidden_size));
   const auto by_adapters = kept_by_adapters(setup, rows, residual, of, plan.grid);
   // What a norm keeps of a row beside its input: 1 / rms, or mean and 1 / std.
@@ -242,13 +247,33 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
   std::int64_t most = 0, most_kept = 0;
   const std::vector<ModelChunk> chunks = plan.pipeline.chunks_of(pipeline_rank);
   const std::int64_t tables = rotary_tables(config, chunks, rows, of);
+  std::optional<TensorCuts> cuts;
+  if (!side_rows_by_maker(config).empty())
+    cuts.emplace(setup, TensorParallelPlan(setup, plan.sequence_parallel, plan.tensor_rules), plan.grid);
+  const auto shard = [&](const TensorSpec& spec) { return (*cuts)(spec, {.pp = pipeline_rank}).shard; };
   for (const ModelChunk& chunk : chunks) {
-    std::int64_t kept = 0;
+    std::int64_t kept = 0, passed = 0;  // passed: side rows that leave the chunk
+    const auto side_bytes = [&](std::int64_t block) {
+      if (!cuts) return std::int64_t{0};
+      const SideBoundary boundary = side_boundary(setup, shard, std::min(block, config.num_layers()));
+      if (boundary.rows.empty()) return std::int64_t{0};
+      return of.stored(real(boundary.numel(std::llround(rows.stream), std::llround(rows.all))));
+    };
+    if (chunk.embeddings) {
+      // Per-layer inputs: what their norm reads, its factors, and the rows that blocks read.
+      const double layers = real(config.count(per_layer_input_block));
+      if (layers > 0)
+        kept += 2 * of.stored(rows.stream * layers * real(config.per_layer_input.size)) +
+                of.wide(rows.stream * layers);
+    } else {
+      kept += side_bytes(chunk.first_block);
+    }
+    if (!chunk.head) passed = side_bytes(chunk.end_block);
     for (const auto& [kind, name, backward] : blocks_of(setup, chunk, options.forward_only)) {
       BlockMemory block = kind->memory(config.of_tensor(name), rows, of, {plan.grid.tp, plan.grid.expt_tp});
       if (const auto adapters = by_adapters.find(mixer_of(name)); adapters != by_adapters.end())
         block.kept += adapters->second;
-      if (config.of_tensor(name).residual == Residual::norm_before_and_after)
+      if (has_norm_after(config.of_tensor(name).residual))
         block.kept += row + factors;  // what enters the norm behind the mixer, and its factors
       if (!backward) {
         most = std::max(most, kept + 4 * row + block.kept);
@@ -266,7 +291,7 @@ std::int64_t activation_memory(const ModelSetup& setup, DType dtype, const Activ
       if (!options.checkpointing) kept += block.kept;
     }
     // Hidden states for the head, labelled rows of them, the gradients of both; one chunk of logits.
-    std::int64_t ends = 4 * row;
+    std::int64_t ends = 4 * row + 2 * passed;
     if (chunk.head && !options.forward_only) kept += kept_between_depths(setup, chunk, row, by_adapters);
     if (chunk.head) {
       const std::int64_t vocabulary = vocabulary_range(config.vocab_size, plan.grid.tp, 0).size();

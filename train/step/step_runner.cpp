@@ -115,7 +115,7 @@ void StepRunner::run(const Program& program, StepTensors& sums) {
 void StepRunner::exchange(const Exchange& transfers) {
   const trace::Span span(trace::Category::pipeline, "exchange");
   parallel_.transfers().exchange(
-      transfers, [&](const Transfer& t) { return parallel_.residual_room(rows(t.microbatch).sequences); });
+      transfers, [&](const Transfer& t) { return parallel_.room(t, rows(t.microbatch).sequences); });
 }
 
 // Both passes of the whole model, one after the other, by a graph.

@@ -10,10 +10,14 @@
 #include "ops/attention/block_diffusion.h"
 #include "ops/attention/partial_attention.h"
 #include "ops/gated_activation/gated_activation.h"
+#include "ops/rmsnorm/rmsnorm.h"
 #include "ops/scale_columns/scale_columns.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
+
+TensorName shared_keys_of(std::int64_t block) { return mixer_name(block, "keys"); }
+TensorName shared_values_of(std::int64_t block) { return mixer_name(block, "values"); }
 
 /// Keys and values of every token so far. A sequence has a range of the rows, of which the first `length` are
 /// in use and the others are room to grow.
@@ -37,6 +41,13 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
       output_gate_(sources.config.attention.output_gate),
       input_multiplier_(sources.config.attention.input_multiplier),
       output_multiplier_(sources.config.attention.output_multiplier),
+      value_norm_eps_(sources.config.attention.value_norm ? sources.config.layer_norm_epsilon : 0),
+      keys_are_values_(sources.config.attention.keys_are_values),
+      kv_block_(sources.config.attention.kv_block.value_or(name.block)),
+      shared_k_(shared_keys_of(kv_block_)),
+      shared_v_(shared_values_of(kv_block_)),
+      reads_kv_(sources.config.attention.kv_block.has_value()),
+      makes_kv_(!sources.made.empty()),
       o_proj_(sources, name / "o_proj", PointRole::way_out) {
   const AttentionConfig& config = sources.config.attention;
   options_.head_dim = config.head_dim;
@@ -45,10 +56,10 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
     options_.heads = options_.kv_heads = qkv_proj_->out_features() / 3 / config.head_dim;
   } else {
     q_proj_.emplace(sources, name / "q_proj");
-    k_proj_.emplace(sources, name / "k_proj");
-    v_proj_.emplace(sources, name / "v_proj");
+    if (!reads_kv_) k_proj_.emplace(sources, name / "k_proj");
+    if (!reads_kv_ && !keys_are_values_) v_proj_.emplace(sources, name / "v_proj");
     options_.heads = q_proj_->out_features() / ((output_gate_ ? 2 : 1) * config.head_dim);
-    options_.kv_heads = k_proj_->out_features() / config.head_dim;
+    if (k_proj_) options_.kv_heads = k_proj_->out_features() / config.head_dim;
     SharedWays* const way_in = sources.way_in();
     sources.points.emplace(name / "qkv.input",
                            TransformPoint{way_in ? &way_in->in : &qkv_input_, PointRole::way_in,
@@ -66,7 +77,7 @@ AttentionMixer::AttentionMixer(const MixerSources& sources, const TensorName& na
   if (config.head_norm) {
     const double eps = sources.config.layer_norm_epsilon;
     q_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "q_norm");
-    k_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "k_norm");
+    if (!reads_kv_) k_norm_.emplace(*config.head_norm, eps, sources.parameters, name / "k_norm");
   }
 }
 
@@ -119,11 +130,23 @@ struct CachePairs {
 };
 }  // namespace
 
-Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                              const AttentionOptions& options, const Sequences& sequences,
-                              State& state) const {
-  const Tensor out = Tensor::empty(q.shape(), q.dtype(), q.device());
-  if (q.rows() == 0) return out;
+AttentionMixer::State& AttentionMixer::cache(const Tensor& k, const Tensor& v, const MixerCall& call) const {
+  auto& own = static_cast<State&>(*call.state);
+  if (!reads_kv_ && !makes_kv_) {
+    append(own, k, v, call.sequences);
+    return own;
+  }
+  MixerState*& shared = call.side_rows().cache_of(kv_block_);
+  if (!shared) {
+    append(own, k, v, call.sequences);
+    shared = &own;
+  }
+  return static_cast<State&>(*shared);
+}
+
+void AttentionMixer::append(State& state, const Tensor& k, const Tensor& v,
+                            const Sequences& sequences) const {
+  if (k.rows() == 0) return;
   if (rope_.type != RopeType::none || position_scale_.beta != 0)
     for (std::int64_t i = 0; i < sequences.count(); ++i) {
       const std::int64_t cached = state.sequences[static_cast<std::size_t>(i)].length;
@@ -133,6 +156,12 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
              " rows");
     }
   state.append(k, v, sequences);
+}
+
+Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const State& state,
+                              const AttentionOptions& options, const Sequences& sequences) const {
+  const Tensor out = Tensor::empty(q.shape(), q.dtype(), q.device());
+  if (q.rows() == 0) return out;
   std::vector<AttentionPair> pairs;
   std::vector<std::int64_t> key;
   for (std::int64_t i = 0; i < sequences.count(); ++i) {
@@ -148,7 +177,7 @@ Tensor AttentionMixer::decode(Context& ctx, const Tensor& q, const Tensor& k, co
                                         return CachePairs{{std::move(pairs), q.device()}};
                                       })
                  .pairs;
-  const Tensor lse = Tensor::empty({q.rows(), options_.heads}, accumulate_dtype(q.dtype()), q.device());
+  const Tensor lse = Tensor::empty({q.rows(), options.heads}, accumulate_dtype(q.dtype()), q.device());
   partial_attention({out, lse}, in, Into::set);
   return out;
 }
@@ -182,40 +211,57 @@ Var AttentionMixer::attend(Context& ctx, const Var& q, const Var& k, const Var& 
   return core_ ? core_(ctx, q, k, v, seen, sequences) : attention(ctx, q, k, v, seen, sequences, sequences);
 }
 
-Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
-  const Sequences& sequences = call.sequences;
-  Var q, k, v;
-  const Var scaled = scale(ctx, x, input_multiplier_);
-  if (qkv_proj_) {
-    const std::int64_t width = options_.heads * options_.head_dim;
-    const auto parts = split_last(ctx, (*qkv_proj_)(ctx, scaled, sequences), std::array{width, width, width});
-    q = parts[0], k = parts[1], v = parts[2];
-  } else {
-    const Var in = apply(qkv_input_, ctx, scaled, sequences);
-    q = (*q_proj_)(ctx, in, sequences);
-    k = (*k_proj_)(ctx, in, sequences);
-    v = (*v_proj_)(ctx, in, sequences);
-  }
+AttentionMixer::Projected AttentionMixer::project(Context& ctx, const Var& x,
+                                                  const Sequences& sequences) const {
+  Projected p;
   const std::int64_t width = options_.head_dim;
-  Var gate;  // of each head
+  if (qkv_proj_) {
+    const std::int64_t all = options_.heads * width;
+    const auto parts = split_last(ctx, (*qkv_proj_)(ctx, x, sequences), std::array{all, all, all});
+    return {parts[0], parts[1], parts[2], {}};
+  }
+  const Var in = apply(qkv_input_, ctx, x, sequences);
+  p.q = (*q_proj_)(ctx, in, sequences);
+  if (k_proj_) p.k = (*k_proj_)(ctx, in, sequences);
+  if (v_proj_) p.v = (*v_proj_)(ctx, in, sequences);
+  if (keys_are_values_) p.v = p.k;
   if (q_norm_) {
-    Var heads = heads_of(ctx, q, output_gate_ ? 2 * width : width);
+    Var heads = heads_of(ctx, p.q, output_gate_ ? 2 * width : width);
     if (output_gate_) {
       const auto halves = split_last(ctx, heads, std::array{width, width});
-      heads = halves[0], gate = halves[1];
+      heads = halves[0], p.gate = halves[1];
     }
-    q = rows_of_heads(ctx, (*q_norm_)(ctx, heads), options_.heads);
-    k = rows_of_heads(ctx, (*k_norm_)(ctx, heads_of(ctx, k, width)), options_.kv_heads);
+    p.q = rows_of_heads(ctx, (*q_norm_)(ctx, heads), options_.heads);
+    if (k_norm_) p.k = rows_of_heads(ctx, (*k_norm_)(ctx, heads_of(ctx, p.k, width)), options_.kv_heads);
   }
+  if (value_norm_eps_ > 0 && p.v.defined())
+    p.v = rows_of_heads(ctx, rmsnorm(ctx, heads_of(ctx, p.v, width), Var(), value_norm_eps_),
+                        options_.kv_heads);
+  return p;
+}
+
+Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
+  const Sequences& sequences = call.sequences;
+  auto [q, k, v, gate] = project(ctx, scale(ctx, x, input_multiplier_), sequences);
+  const std::int64_t width = options_.head_dim;
   if (rope_.type != RopeType::none) {
     const RotaryFrequencies frequencies =
         rotary_frequencies(rope_, options_.head_dim, depends_on_batch(rope_) ? positions_of(sequences) : 0);
+    if (reads_kv_) k = Tensor::empty({q.value().rows(), 0}, q.value().dtype(), q.value().device());
     RotatedHeads turned = rope(ctx, std::move(q), std::move(k), options_.head_dim, frequencies,
                                rows_ ? rows_(sequences) : sequences);
     q = std::move(turned.q);
     k = std::move(turned.k);
   }
+  if (reads_kv_) {
+    k = call.side_rows().get(shared_k_);
+    v = call.side_rows().get(shared_v_);
+  } else if (makes_kv_) {
+    call.side_rows().set(shared_k_, k);
+    call.side_rows().set(shared_v_, v);
+  }
   AttentionOptions options = options_;
+  options.kv_heads = k.value().cols() / width;
   options.query_scale =
       query_scales(position_scale_, rows_ ? rows_(sequences) : sequences, accumulate_dtype(q.value().dtype()),
                    q.value().device(), diffusion_.paradigm == Paradigm::block_diff && !call.state);
@@ -224,7 +270,7 @@ Var AttentionMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
         alibi_slopes(all_heads_, {first_head_, first_head_ + options.heads}, sequences, q.value().device());
   Var y;
   if (call.state)
-    y = decode(ctx, q.value(), k.value(), v.value(), options, sequences, static_cast<State&>(*call.state));
+    y = decode(ctx, q.value(), cache(k.value(), v.value(), call), options, sequences);
   else
     y = attend(ctx, q, k, v, options, sequences);
   if (output_gate_) {

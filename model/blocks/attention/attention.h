@@ -12,11 +12,16 @@ namespace nemocube {
 using AttentionCore = std::function<Var(Context&, const Var& q, const Var& k, const Var& v,
                                         const AttentionOptions&, const Sequences& whole)>;
 
+/// The names of the keys and values of a block that later blocks read (SideRows).
+TensorName shared_keys_of(std::int64_t block);
+TensorName shared_values_of(std::int64_t block);
+
 /// Grouped-query attention, causal unless the run denoises (DiffusionTraining), with a rotary embedding R of
 /// queries and keys, norms N of the heads of queries and keys, a scale s of queries by position, slopes of
 /// scores by distance, a window of keys, and a gate of each head's result, where the config has them
 /// (docs/attention.md):
 ///     o_proj(attention(s R N q_proj x, R N k_proj x, v_proj x))
+/// Values may be made of k_proj x, too, and have a norm; keys and values may be those of a block before.
 class AttentionMixer final : public Mixer {
  public:
   AttentionMixer(const MixerSources& sources, const TensorName& name);
@@ -36,10 +41,18 @@ class AttentionMixer final : public Mixer {
 
  private:
   struct State;
+  /// The projections with their norms, before the rotary embedding. `gate`: see AttentionConfig::output_gate.
+  struct Projected {
+    Var q, k, v, gate;
+  };
+  Projected project(Context& ctx, const Var& x, const Sequences& sequences) const;
   Var attend(Context& ctx, const Var& q, const Var& k, const Var& v, const AttentionOptions& options,
              const Sequences& sequences) const;
-  Tensor decode(Context& ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                const AttentionOptions& options, const Sequences& sequences, State& state) const;
+  /// The cache that has the keys and values of this call; appends them where no block has done so.
+  State& cache(const Tensor& k, const Tensor& v, const MixerCall& call) const;
+  void append(State& state, const Tensor& k, const Tensor& v, const Sequences& sequences) const;
+  Tensor decode(Context& ctx, const Tensor& q, const State& state, const AttentionOptions& options,
+                const Sequences& sequences) const;
   std::int64_t all_heads_, first_head_ = 0;
   bool alibi_, output_gate_;
   double input_multiplier_, output_multiplier_;
@@ -48,6 +61,13 @@ class AttentionMixer final : public Mixer {
   RopeConfig rope_;
   PositionScale position_scale_;
   std::optional<Norm> q_norm_, k_norm_;
+  double value_norm_eps_;  // 0: values have no norm
+  bool keys_are_values_;
+  /// Of the keys and values that this mixer reads or leaves: the block, and their names. `makes_kv_`: later
+  /// blocks read them.
+  std::int64_t kv_block_;
+  TensorName shared_k_, shared_v_;
+  bool reads_kv_, makes_kv_;
   AttentionCore core_;
   RowCut rows_;
   Transform qkv_input_;

@@ -31,6 +31,13 @@ struct AttentionConfig {
   /// Each head's result is multiplied by sigmoid(g). Of each head q_proj has the rows of the queries, then
   /// those of g. There are then norms of heads, and not one layer qkv_proj.
   bool output_gate = false;
+  /// The values are the products of k_proj: there is no v_proj.
+  bool keys_are_values = false;
+  /// A norm of each head's values, without a weight, by its root mean square.
+  bool value_norm = false;
+  /// The block of the model whose keys and values these queries see, behind norm and rotary embedding; there
+  /// are then no k_proj, v_proj and k_norm. None: those of the block itself.
+  std::optional<std::int64_t> kv_block = {};
   std::int64_t window = 0;  ///< keys that a query sees, its own included; 0: all before it
 
   std::int64_t q_width() const { return num_attention_heads * head_dim; }

@@ -1,10 +1,14 @@
 #include "model/blocks/moe/moe.h"
 
+#include <cmath>
+
+#include "ops/expert_scale/expert_scale.h"
 #include "ops/gated_activation/gated_activation.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/lora/lora.h"
 #include "ops/relu2/relu2.h"
 #include "ops/row_gate/row_gate.h"
+#include "ops/scale_columns/scale_columns.h"
 #include "ops/view/view.h"
 
 namespace nemocube {
@@ -38,6 +42,16 @@ MoeMixer::MoeMixer(const MixerSources& sources, const TensorName& name)
   router_.top_groups = moe.topk_group;
   router_.normalise = moe.norm_topk_prob;
   router_.scaling = moe.routed_scaling_factor;
+  if (moe.own_norms) {
+    const double eps = sources.config.layer_norm_epsilon;
+    const auto norm = [&](const char* member) {
+      return Norm(NormKind::rmsnorm, eps, sources.parameters, name / member);
+    };
+    norms_.emplace(norm("experts_norm"), norm("experts_post_norm"), norm("shared_norm"),
+                   norm("shared_post_norm"), &sources.parameters.get(name / "gate.scale"),
+                   &sources.parameters.get(name / "gate.per_expert_scale"), eps,
+                   1 / std::sqrt(static_cast<double>(sources.config.hidden_size)));
+  }
   if (moe.latent_size > 0) {
     fc1_latent_.emplace(sources, name / "fc1_latent_proj");
     fc2_latent_.emplace(sources, name / "fc2_latent_proj");
@@ -51,15 +65,28 @@ std::unique_ptr<MixerRecord> MoeMixer::make_record() const {
 Routing MoeMixer::choose_experts(Context& ctx, const Var& x, const MixerCall& call) {
   auto* record = static_cast<MoeRecord*>(call.record);
   const bool replay = record && record->choice;
+  const Var read =
+      norms_ ? scale(ctx, rmsnorm(ctx, x, norms_->router_scale->var(), norms_->eps), norms_->hidden_factor)
+             : x;
   Routing routing =
-      route(ctx, x, gate_->var(), bias_ ? bias_->value : Tensor(), router_,
+      route(ctx, read, gate_->var(), bias_ ? bias_->value : Tensor(), router_,
             rows_ ? rows_(call.sequences) : call.sequences, record ? &totals_ : nullptr,
             replay ? &*record->choice : nullptr, record && !replay ? record->sums : RouterSums());
   if (record && !replay) {
     record->choice = routing.choice;
     record->sums = {routing.counts, routing.losses};
   }
+  if (norms_)
+    routing.weights =
+        expert_scale(ctx, std::move(routing.weights), routing.choice.experts, norms_->expert_scale->var());
   return routing;
+}
+
+Var MoeMixer::through_shared(Context& ctx, const Var& x, const MixerCall& call) {
+  const Var in = norms_ ? norms_->shared(ctx, x) : x;
+  Var y = shared_->forward(ctx, in, call);
+  if (shared_gate_) y = row_gate(ctx, std::move(y), (*shared_gate_)(ctx, in, call.sequences));
+  return norms_ ? norms_->shared_post(ctx, y) : y;
 }
 
 Var MoeMixer::through_experts(Context& ctx, const Var& rows, const DispatchedRows& sent,
@@ -80,18 +107,19 @@ Var MoeMixer::forward(Context& ctx, const Var& x, const MixerCall& call) {
   const Routing routing = choose_experts(ctx, in, call);
   Tensor unrecorded;
   auto* record = static_cast<MoeRecord*>(call.record);
+  const Var normed = norms_ ? norms_->experts(ctx, in) : in;
   const DispatchedRows sent =
-      dispatcher_->dispatch(ctx, fc1_latent_ ? (*fc1_latent_)(ctx, in, sequences) : in, routing,
+      dispatcher_->dispatch(ctx, fc1_latent_ ? (*fc1_latent_)(ctx, normed, sequences) : normed, routing,
                             router_.experts, record ? record->host : unrecorded);
   Var shared;
-  if (shared_) shared = shared_->forward(ctx, x, call);  // while the rows are on their way
-  if (shared_gate_) shared = row_gate(ctx, std::move(shared), (*shared_gate_)(ctx, x, sequences));
+  if (shared_) shared = through_shared(ctx, x, call);  // while the rows are on their way
   const Var rows = sent.receive(ctx);
   const Var hidden = activate(ctx, through_experts(ctx, rows, sent, *in_, in_adapter_));
   const Var results = through_experts(ctx, hidden, sent, *down_, down_adapter_);
   Var y = sent.combine(ctx, apply(experts_output_, ctx, results, sequences));
   if (fc2_latent_) y = (*fc2_latent_)(ctx, y, sequences);
   y = apply(routed_output_, ctx, y, sequences);
+  if (norms_) y = norms_->experts_post(ctx, y);
   return shared_ ? add(ctx, y, shared) : y;
 }
 

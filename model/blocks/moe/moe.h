@@ -4,6 +4,7 @@
 #include "model/blocks/adapter.h"
 #include "model/blocks/mlp/mlp.h"
 #include "model/blocks/moe/expert_dispatcher.h"
+#include "model/norm.h"
 #include "ops/router/router.h"
 
 namespace nemocube {
@@ -25,6 +26,11 @@ struct MoeRecord final : MixerRecord {
 ///     y = fc2(sum_j w_j expert_j(fc1(x))) + g(x) shared(x)
 /// fc1 and fc2 exist only in models with a latent width; g(x) = sigmoid(shared_expert_gate x), or 1. An
 /// expert is down relu2(up r), or with a gate down (phi(gate r) * (up r)).
+///
+/// With MoeConfig::own_norms x has no norm yet, and with N_a, N_b, ... RMSNorms of their own weights
+///     y = N_b(sum_j w_j f_j expert_j(N_a x)) + N_d(shared(N_c x)),
+/// where the router reads h^-1/2 N_e x and f is gate.per_expert_scale. The weights of N_a to N_e are those of
+/// experts_norm, experts_post_norm, shared_norm, shared_post_norm, and gate.scale. Source: gemma4.
 class MoeMixer final : public Mixer {
  public:
   MoeMixer(const MixerSources& sources, const TensorName& name);
@@ -56,7 +62,15 @@ class MoeMixer final : public Mixer {
   /// Applies one weight of the experts, and its adapter, to the experts' rows.
   static Var through_experts(Context& ctx, const Var& rows, const DispatchedRows& sent,
                              const Parameter& weight, const Adapter& adapter);
+  /// Norms of MoeConfig::own_norms.
+  struct OwnNorms {
+    Norm experts, experts_post, shared, shared_post;
+    const Parameter *router_scale, *expert_scale;
+    double eps, hidden_factor;
+  };
   Routing choose_experts(Context& ctx, const Var& x, const MixerCall& call);
+  /// What the shared expert returns, with its norms and its gate.
+  Var through_shared(Context& ctx, const Var& x, const MixerCall& call);
   Var activate(Context& ctx, Var inner) const;
 
   RouterOptions router_;
@@ -68,6 +82,7 @@ class MoeMixer final : public Mixer {
   std::optional<Linear> fc1_latent_, fc2_latent_;
   std::optional<MlpMixer> shared_;
   std::optional<Linear> shared_gate_;
+  std::optional<OwnNorms> norms_;
   std::unique_ptr<ExpertDispatcher> dispatcher_;
   RouterTotals totals_;
 };

@@ -40,6 +40,9 @@ std::optional<Shape> shared_shape(const C& c, bool has, Sizes... sizes) {
   return shape_if(c.moe.has_shared_expert() && has, sizes...);
 }
 
+/// The weight of a norm of the mixer's own.
+std::optional<Shape> own_norm(const C& c) { return shape_if(c.moe.own_norms, c.hidden_size); }
+
 const BlockTensor tensor_table[] = {
     {.name = "gate.weight",
      .shape = [](const C& c) { return shape_of(c.moe.n_routed_experts, c.hidden_size); },
@@ -53,6 +56,13 @@ const BlockTensor tensor_table[] = {
      .cut = of_router,
      .keep_f32 = true,
      .buffer = true},
+    {"gate.scale", own_norm, InitialLaw::one, of_router},
+    {"gate.per_expert_scale", [](const C& c) { return shape_if(c.moe.own_norms, c.moe.n_routed_experts); },
+     InitialLaw::one, of_router},
+    {"experts_norm.weight", own_norm, InitialLaw::one, own_rows},
+    {"experts_post_norm.weight", own_norm, InitialLaw::one, rows_of_stream},
+    {"shared_norm.weight", own_norm, InitialLaw::one, rows_of_stream},
+    {"shared_post_norm.weight", own_norm, InitialLaw::one, rows_of_stream},
     {"fc1_latent_proj.weight",
      [](const C& c) { return shape_if(has_latent(c), expert_width(c), c.hidden_size); }, InitialLaw::input,
      own_rows},
@@ -138,6 +148,8 @@ class MoeBlock final : public BlockType {
     require(c.moe.num_experts_per_tok <= c.moe.topk_group * group, "num_experts_per_tok: want at most ",
             c.moe.topk_group * group, " (topk_group ", c.moe.topk_group, " x ", group,
             " experts in a group), got ", c.moe.num_experts_per_tok);
+    require(!c.moe.own_norms || (c.moe.has_shared_expert() && c.residual == Residual::norm_after),
+            "norms of a mixture's own: want a shared expert, and no norm before the mixer");
     check_range("routed_scaling_factor", c.moe.routed_scaling_factor, -largest_number, largest_number);
   }
 
@@ -174,6 +186,11 @@ class MoeBlock final : public BlockType {
     add_activation_work(work, c.moe.gate, arriving * width);
     const double moved = (rows.routed + rows.routed * choices) * in * 4;  // to the experts' rows and back
     work.numbers(moved / 2, moved / 2);
+    if (c.moe.own_norms) {
+      // Two norms of the own rows and the scale of one; three norms of the rows of the stream.
+      const double normed = (3 * rows.routed + 3 * rows.stream) * h;
+      work.numbers(2 * normed, 3 * normed);
+    }
     if (c.moe.shared_expert_gate) {
       work.product(products, rows.all, h, 1);
       work.numbers(2 * rows.all * h, 3 * rows.all * h);
@@ -198,7 +215,13 @@ class MoeBlock final : public BlockType {
     // operation kept before it forms the gradient of its input, and has done the shared expert before the
     // others.
     const std::int64_t gated_rows = c.moe.shared_expert_gate ? of.stored(rows.all * real(c.hidden_size)) : 0;
-    const std::int64_t kept = 2 * outer + shared + latent + scores + gated_rows;
+    // Norms of the mixer's own keep what the shared expert and the routed ones return, what the router
+    // reads, and a number of each row; what they return is computed again.
+    const std::int64_t of_norms = c.moe.own_norms ? 2 * of.stored(rows.stream * real(c.hidden_size)) +
+                                                        of.stored(rows.routed * real(c.hidden_size)) +
+                                                        2 * of.wide(rows.routed) + 3 * of.wide(rows.stream)
+                                                  : 0;
+    const std::int64_t kept = 2 * outer + shared + latent + scores + gated_rows + of_norms;
     if (!c.moe.gate) return {kept + inner, std::max({outer, inner, shared}) + latent};
     // Gate and up projection are kept. What goes to the down projection is computed again in backward, while
     // the gradient that comes from there waits.

@@ -30,6 +30,10 @@ struct MoeConfig {
   /// The shared expert's rows are multiplied by sigmoid(w x), with the weight w of shared_expert_gate
   /// [1, hidden].
   bool shared_expert_gate = false;
+  /// The mixer gets rows without a norm and has norms of its own (MoeMixer): of what the shared expert, the
+  /// router and the routed experts read, and of what the shared expert and the routed ones return. Besides,
+  /// each expert's weight in the sum is multiplied by a number of that expert.
+  bool own_norms = false;
 
   bool has_shared_expert() const { return shared_expert_intermediate_size > 0; }
   /// The stack of the experts' first weights, below the mixer.
