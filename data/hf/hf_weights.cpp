@@ -75,7 +75,8 @@ std::vector<std::string> expert_tensor_names(std::string_view stacked_name, std:
 HfWeights::HfWeights(const std::filesystem::path& directory) : directory_(directory) {
   SafetensorsTensors tensors = open_safetensors_model(directory);
   const DirectoryModel model = directory_model(directory);
-  const ModelNames names(*model.names);
+  names_ = model.names;
+  const ModelNames names(*names_);
   head_ = names.text(head_name() / "weight");
   embeddings_ = names.text(embeddings_name() / "weight");
   const auto is_of_language = language_tensors(model, tensors);
@@ -226,8 +227,12 @@ void HfWeights::check(std::span<const NamedTensor> wanted) const {
           missing.add(names_of_expert[i]);
     }
   }
+  const auto unread = [&](const std::string& name) {
+    const std::optional<std::string> without = names_->unread_without(name);
+    return without && !names.contains(*without);
+  };
   for (const auto& [name, entry] : entries_)
-    if (!names.contains(name) && !is_mtp(name) && name != head_)  // head_: check_tied_head()
+    if (!names.contains(name) && !is_mtp(name) && name != head_ && !unread(name))  // head_: check_tied_head()
       for (const auto& part : entry.parts) unexpected.add(part.second.entry->name);
   const std::string trouble = missing.text() + unexpected.text() + wrong.text();
   require(trouble.empty(), directory_.string(), ": the tensors are not those of the model:", trouble);

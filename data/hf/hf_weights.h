@@ -85,8 +85,8 @@ class HfWeights {
   HfWeights(const std::filesystem::path& directory);  // NOLINT(google-explicit-constructor)
 
   /// Throws one Error that lists the tensors that are missing, unexpected ("mtp." tensors and the head never
-  /// are), or of a wrong shape or no floating dtype: for each kind the number and the first ten. `wanted`
-  /// gives the shapes and may hold meta tensors.
+  /// are, nor those that the family leaves unread, NameTable::unread), or of a wrong shape or no floating
+  /// dtype: for each kind the number and the first ten. `wanted` gives the shapes and may hold meta tensors.
   void check(std::span<const NamedTensor> wanted) const;
   /// For files with a head that is not `loaded`, because the model's head is its embeddings.
   /// Throws Error unless both have the same values, because transformers would not tie them
@@ -121,6 +121,7 @@ class HfWeights {
   };
   const Entry& at(std::string_view name) const;
   std::filesystem::path directory_;
+  const NameTable* names_;
   std::string head_, embeddings_;  // canonical names
   std::map<std::string, Entry, std::less<>> entries_;
   std::vector<StoredIn> other_parts_;

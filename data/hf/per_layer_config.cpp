@@ -9,11 +9,6 @@
 namespace nemocube {
 namespace {
 
-struct Layer {
-  std::int64_t number;
-  JsonView keys;
-};
-
 std::int64_t layer_number(const std::string& key, const JsonView& place) {
   std::int64_t number = -1;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
@@ -22,9 +17,10 @@ std::int64_t layer_number(const std::string& key, const JsonView& place) {
   return number;
 }
 
-/// The blocks that the key names, but for those with null.
-std::vector<Layer> layers_of(const JsonView& object, const char* key) {
-  std::vector<Layer> layers;
+}  // namespace
+
+std::vector<LayerKeys> layer_keys(const JsonView& object, const char* key) {
+  std::vector<LayerKeys> layers;
   const auto add = [&](std::int64_t number, const JsonView& layer) {
     if (layer.value().is_null()) return;
     if (!layer.value().is_object()) layer.refuse("an object");
@@ -41,6 +37,8 @@ std::vector<Layer> layers_of(const JsonView& object, const char* key) {
   for (const JsonView& layer : all->elements()) add(number++, layer);
   return layers;
 }
+
+namespace {
 
 std::string of_whole(const std::string& key, const JsonView& object) {
   const auto whole = object.find(key);
@@ -65,7 +63,7 @@ BlockConfig with_keys_of(const JsonView& layer, const JsonView& object, const Bl
 }
 
 void refuse_mtp_differences(const JsonView& object) {
-  for (const Layer& layer : layers_of(object, "mtp_per_layer_config"))
+  for (const LayerKeys& layer : layer_keys(object, "mtp_per_layer_config"))
     if (const auto key = first_difference(layer.keys.value(), object.value()))
       layer.keys.member(*key).refuse(
           cat(of_whole(*key, object),
@@ -75,7 +73,7 @@ void refuse_mtp_differences(const JsonView& object) {
 }  // namespace
 
 void read_per_layer_config(ModelConfig& config, const JsonView& object) {
-  for (const auto& [number, keys] : layers_of(object, "per_layer_config")) {
+  for (const auto& [number, keys] : layer_keys(object, "per_layer_config")) {
     const BlockConfig own = with_keys_of(keys, object, config.common());
     if (own == config.common()) continue;
     if (number >= config.num_layers())

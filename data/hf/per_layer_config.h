@@ -1,4 +1,7 @@
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "data/json/json.h"
 #include "model/config.h"
 
@@ -13,6 +16,15 @@
 /// Blocks of multi-token prediction have the sizes of the whole config. Source: transformers 5.23,
 /// integrations/heterogeneity, which reads and writes the object.
 namespace nemocube {
+
+/// A member of such an object, or of a list: the keys of one layer or block.
+struct LayerKeys {
+  std::int64_t number;
+  JsonView keys;
+};
+/// The members but for those with null, in the order of the file; none where `key` is absent or null. Throws
+/// Error for a key that is no number, and for a member that is no object.
+std::vector<LayerKeys> layer_keys(const JsonView& object, const char* key);
 
 /// Fills ModelConfig::own_configs. pre: the rest of `config` has been read from `object`. Throws Error naming
 /// place, wanted and given value: for a difference in a block that the model does not have, for a difference

@@ -138,6 +138,7 @@ FamilyModel family_model(const char* model_type, const Json& changes, const char
 const std::vector<FamilyModel>& family_models() {
   const Json heads = {{"n_heads_in_group", 2}}, wide = {{"ffn_mult", 1}},
              linear = {{"replace_with_linear", true}}, absent = {{"no_op", true}};
+  const char *const sliding = "sliding_attention", *const full = "full_attention";
   // Layers of three blocks, as many as there are stages at most. B and C are of one group, or of two, each of
   // which spans two of four tp ranks.
   const Json falcon = {{"num_hidden_layers", 8},
@@ -162,6 +163,27 @@ const std::vector<FamilyModel>& family_models() {
                            {"mlp_bias", true},
                            {"mamba_proj_bias", true},
                            {"projectors_bias", true}});
+  // Layers of both types read keys and values of layers that lie on other stages. Heads that see all keys
+  // may make their values of their keys.
+  const Json gemma4 = {{"num_hidden_layers", 4},
+                       {"rope_theta", nullptr},
+                       {"global_head_dim", 8},
+                       {"sliding_window", 3},
+                       {"layer_types", {sliding, full, sliding, full}},
+                       {"num_kv_shared_layers", 2},
+                       {"use_double_wide_mlp", true},
+                       {"attention_bias", true},
+                       {"hidden_size_per_layer_input", 6},
+                       {"vocab_size_per_layer_input", 23}};
+  Json gemma4_with_experts = gemma4;
+  gemma4_with_experts.update({{"attention_bias", false},
+                              {"attention_k_eq_v", true},
+                              {"num_global_key_value_heads", 2},
+                              {"enable_moe_block", true},
+                              {"num_experts", 8},
+                              {"top_k_experts", 2},
+                              {"moe_intermediate_size", 4},
+                              {"final_logit_softcapping", 4}});
   static const std::vector<FamilyModel> models{
       family_model("llama", {{"attention_bias", true},
                              {"mlp_bias", true},
@@ -209,6 +231,8 @@ const std::vector<FamilyModel>& family_models() {
                                    {"rope_local_base_freq", 20},
                                    {"query_pre_attn_scalar", 6},
                                    {"final_logit_softcapping", 4}}),
+      family_model("gemma4_text", gemma4_with_experts, ", with experts"),
+      family_model("gemma4_text", gemma4),
       // As many layers as there are stages at most, because no stage may begin with an MLP.
       family_model("phi", {{"num_hidden_layers", 8}, {"qk_layernorm", true}, {"partial_rotary_factor", 0.5}}),
       family_model("baichuan", {{"z_loss_weight", 0.05}}),

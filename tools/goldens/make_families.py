@@ -46,9 +46,9 @@ SMALL = dict(
 # The model_type of a family, and its classes without "Config" and "ForCausalLM".
 CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral3": "Ministral3", "qwen2": "Qwen2", "qwen3": "Qwen3",
            "qwen3_moe": "Qwen3Moe", "nemotron-nas": "DeciLM", "gemma3_text": "Gemma3", "phi": "Phi", "baichuan": "Baichuan",
-           "falcon_h1": "FalconH1", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
-CONFIGS = {"gemma3_text": "Gemma3Text", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText"}  # where the class of the config has another name
-MODULES = {"gemma3_text": "gemma3", "qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"}  # where the module of the classes has another name than the family
+           "gemma4_text": "Gemma4", "gemma4_unified_text": "Gemma4Unified", "falcon_h1": "FalconH1", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
+CONFIGS = {"gemma3_text": "Gemma3Text", "gemma4_text": "Gemma4Text", "gemma4_unified_text": "Gemma4UnifiedText", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText"}  # where the class of the config has another name
+MODULES = {"gemma3_text": "gemma3", "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4_unified", "qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"}  # where the module of the classes has another name than the family
 # Of families that transformers does not have.
 ORACLES = {"nemotron-nas": decilm_oracle.DeciLMForCausalLM, "baichuan": baichuan_oracle.BaichuanForCausalLM}
 
@@ -218,6 +218,35 @@ CASES = {
             ),
         ),
     ),
+    # Everything at once: layers of both types read keys and values of others. Some channels of the wide heads turn, the others do not.
+    "gemma4": dict(
+        family="gemma4_text",
+        seed=40,
+        by_hand=False,
+        keys=dict(
+            hidden_size=8, intermediate_size=5, num_hidden_layers=5, num_key_value_heads=2, head_dim=4, global_head_dim=8,
+            num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=4, rms_norm_eps=0.1,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=4, vocab_size_per_layer_input=40,
+            enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=3, final_logit_softcapping=5.0,
+            rope_parameters=dict(
+                full_attention=dict(rope_type="proportional", rope_theta=100.0, partial_rotary_factor=0.5),
+                sliding_attention=dict(rope_type="default", rope_theta=20.0),
+            ),
+        ),
+    ),
+    # Every option off, and biases.
+    "gemma4_unified": dict(
+        family="gemma4_unified_text",
+        seed=41,
+        by_hand=True,
+        activation=dict(hidden_activation="gelu_pytorch_tanh"),
+        nulls=("pad_token_id",),
+        keys=dict(
+            hidden_size=8, intermediate_size=6, num_hidden_layers=2, num_key_value_heads=2, head_dim=4, global_head_dim=8,
+            attention_bias=True, sliding_window=4, layer_types=["sliding_attention", "full_attention"], tie_word_embeddings=False,
+        ),
+    ),
     # Half of the channels of a head turn.
     "phi": dict(
         seed=11,
@@ -362,7 +391,8 @@ def frequencies(config, longest, rotary=modeling_llama.LlamaRotaryEmbedding, **l
 
 def widen_rotary(rotary, config):
     for layer_type in getattr(rotary, "layer_types", None) or ():
-        inverse, factor = frequencies(config, SEQ, type(rotary), layer_type=layer_type)
+        of_type = config.per_layer_config[layer_type] if config.is_heterogeneous else config
+        inverse, factor = frequencies(of_type, SEQ, type(rotary), layer_type=layer_type)
         setattr(rotary, f"{layer_type}_inv_freq", inverse)
         setattr(rotary, f"{layer_type}_original_inv_freq", inverse)
         setattr(rotary, f"{layer_type}_attention_scaling", factor)
@@ -417,7 +447,7 @@ def forward_backward(model, ids, labels):
 
 def random_value(name, shape, gen):
     normal = torch.randn(shape, generator=gen, dtype=torch.float64)
-    if name.endswith("norm.weight"):
+    if name.endswith(("norm.weight", "layernorm_1.weight", "layernorm_2.weight", "_scale", ".scale", "layer_scalar")):
         return 0.5 + torch.rand(shape, generator=gen, dtype=torch.float64)
     if name.endswith("bias"):
         return 0.3 * normal
@@ -538,7 +568,8 @@ def make_case(name, case, out, report):
 ADAPTED = {
     "llama": ["q_proj", "down_proj"], "mistral": ["v_proj", "gate_proj"], "ministral3": ["k_proj", "up_proj"],
     "qwen2": ["q_proj", "o_proj"], "qwen3": ["k_proj", "o_proj"], "gemma3": ["q_proj", "down_proj"],
-    "qwen3_moe": ["v_proj"], "qwen3_5": ["in_proj_qkv", "in_proj_b", "q_proj"], "gemma3_biases": ["o_proj", "lm_head"], "phi": ["k_proj", "dense", "fc1"], "phi_norms": ["fc2", "lm_head"],
+    "qwen3_moe": ["v_proj"], "qwen3_5": ["in_proj_qkv", "in_proj_b", "q_proj"], "gemma3_biases": ["o_proj", "lm_head"],
+    "gemma4": ["k_proj", "per_layer_projection", "per_layer_model_projection"], "phi": ["k_proj", "dense", "fc1"], "phi_norms": ["fc2", "lm_head"],
     # PEFT refuses out_proj and conv1d of this family.
     "falcon_h1": ["in_proj", "o_proj"],
 }

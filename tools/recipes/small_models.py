@@ -177,12 +177,22 @@ OTHER_FAMILIES = {
     "baichuan-inc/Baichuan2-7B-Chat": decoder("BaichuanForCausalLM", "baichuan", z_loss_weight=0, pad_token_id=0),
 }
 
-# The language model of Mistral3ForConditionalGeneration: the whole has tensors of images, too.
+# Language models in a whole that has tensors of images, too.
 WRAPPED = {
+    "google/gemma-4-12B": decoder(
+        "Gemma4UnifiedForCausalLM", "gemma4_unified_text", num_hidden_layers=8, head_dim=16, global_head_dim=32,
+        num_global_key_value_heads=1, attention_k_eq_v=True, hidden_activation="gelu_pytorch_tanh", sliding_window=64,
+        layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 2, rope_theta=None, tie_word_embeddings=True, pad_token_id=0,
+        final_logit_softcapping=30.0, use_bidirectional_attention="vision"),
     "mistralai/Ministral-3-3B-Instruct-2512": decoder(
         "Ministral3ForCausalLM", "ministral3", head_dim=16, tie_word_embeddings=True, rope_parameters={
             "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 512, "beta_fast": 32.0,
             "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}),
+}
+# By the model_type of the language model: type and class of the whole, and how its names of these tensors begin.
+WHOLES = {
+    "ministral3": ("mistral3", "Mistral3ForConditionalGeneration", ""),
+    "gemma4_unified_text": ("gemma4_unified", "Gemma4UnifiedForConditionalGeneration", "model."),
 }
 
 # Ministral 3's layers, which are trained to denoise; their vocabulary is that of the tokenizer.
@@ -199,7 +209,6 @@ DENOISING = {
 REFUSED = {
     "google/gemma-7b": ("gemma", "GemmaForCausalLM"),
     "google/gemma-2-9b-it": ("gemma2", "Gemma2ForCausalLM"),
-    "google/gemma-4-12B": ("gemma4_unified", "Gemma4UnifiedForConditionalGeneration"),
     "microsoft/Phi-3-mini-4k-instruct": ("phi3", "Phi3ForCausalLM"),
     "microsoft/phi-4": ("phi3", "Phi3ForCausalLM"),
     "mistralai/Mixtral-8x7B-v0.1": ("mixtral", "MixtralForCausalLM"),
@@ -260,11 +269,13 @@ def zero_rows(file, tensor, rows):
     write_file(file, header, data)
 
 
-def wrap(file):
-    """Gives the tensors the names that they have in the whole, and adds one of the part for images."""
+def wrap(file, prefix):
+    """Gives the tensors the names that they have in the whole, and adds one of the part for images. `prefix`: of the names of both
+    parts. Where it is that of the body, the language model's body is not named again."""
     header, data = read_header(file)
-    renamed = {name if name == "__metadata__" else f"language_model.{name}": entry for name, entry in header.items()}
-    renamed["vision_tower.patch_conv.weight"] = {"dtype": "BF16", "shape": [8, 3, 2, 2],
+    renamed = {name if name == "__metadata__" else f"{prefix}language_model.{name.removeprefix(prefix)}": entry
+               for name, entry in header.items()}
+    renamed[f"{prefix}vision_tower.patch_conv.weight"] = {"dtype": "BF16", "shape": [8, 3, 2, 2],
                                                  "data_offsets": [len(data), len(data) + 192]}
     write_file(file, renamed, data + bytes(192))
 
@@ -304,7 +315,8 @@ def make_models(hub, scratch, tokenizer, run_program):
         if name == DAMAGED_MODEL:
             zero_rows(place / "model.safetensors", "backbone.embeddings.weight", DAMAGED_ROWS)
         if name in WRAPPED:
-            wrap(place / "model.safetensors")
-            whole = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": config,
-                     "torch_dtype": "bfloat16", "vision_config": {"model_type": "pixtral"}}
+            whole_type, architecture, prefix = WHOLES[config["model_type"]]
+            wrap(place / "model.safetensors", prefix)
+            whole = {"architectures": [architecture], "model_type": whole_type, "text_config": config,
+                     "torch_dtype": "bfloat16", "vision_config": {"model_type": "vision"}}
             (place / "config.json").write_text(json.dumps(whole))

@@ -114,6 +114,18 @@ const std::string qwen3_moe_plan = R"({"layers.*.self_attn.q_proj": "colwise",
     "lm_head": "colwise_gather_output"})";
 const std::string qwen3_moe_expert_plan = R"({"layers.*.mlp.experts.gate_up_proj": "grouped_gemm",
     "layers.*.mlp.experts.down_proj": "grouped_gemm", "layers.*.mlp.experts": "ep_dispatch_experts"})";
+const std::string gemma4_plan = R"({"layers.*.self_attn.q_proj": "colwise",
+    "layers.*.self_attn.k_proj": "colwise", "layers.*.self_attn.v_proj": "colwise",
+    "layers.*.self_attn.q_norm": "replicated_with_grad_allreduce",
+    "layers.*.self_attn.k_norm": "replicated_with_grad_allreduce", "layers.*.self_attn.o_proj": "rowwise",
+    "layers.*.mlp.gate_proj": "colwise", "layers.*.mlp.up_proj": "colwise",
+    "layers.*.mlp.down_proj": "rowwise", "layers.*.experts.gate_up_proj": "packed_colwise",
+    "layers.*.experts.down_proj": "rowwise", "layers.*.experts": "moe_tp_experts",
+    "lm_head": "colwise_gather_output"})";
+const std::string gemma4_expert_plan = R"({"layers.*.mlp.gate_proj": "colwise",
+    "layers.*.mlp.up_proj": "colwise", "layers.*.mlp.down_proj": "rowwise",
+    "layers.*.experts.gate_up_proj": "grouped_gemm", "layers.*.experts.down_proj": "grouped_gemm",
+    "layers.*.experts": "ep_dispatch_experts"})";
 const std::string phi_plan = R"({"layers.*.self_attn.q_proj": "colwise",
     "layers.*.self_attn.k_proj": "colwise", "layers.*.self_attn.v_proj": "colwise",
     "layers.*.self_attn.dense": "rowwise", "layers.*.mlp.fc1": "colwise", "layers.*.mlp.fc2": "rowwise",
@@ -156,6 +168,17 @@ TEST_CASE("plan of a model: Hugging Face's plan of each family, pasted into a re
         "the tensor-parallel plan says 'colwise' for 'model.layers.0.mlp.experts.gate_up_proj'; want "
         "expert_colwise");
   check_own_plan(model_of("gemma3_text", {{"attention_bias", true}}), qwen3_plan);
+  check_own_plan(model_of("gemma4_unified_text", {{"attention_bias", true}, {"global_head_dim", 16}}),
+                 qwen3_plan);
+  const ModelConfig gemma4 = model_of("gemma4_text", {{"global_head_dim", 16},
+                                                      {"hidden_size_per_layer_input", 4},
+                                                      {"vocab_size_per_layer_input", 23},
+                                                      {"enable_moe_block", true},
+                                                      {"num_experts", 4},
+                                                      {"top_k_experts", 2},
+                                                      {"moe_intermediate_size", 8}});
+  check_own_plan(gemma4, gemma4_plan);
+  check_own_plan(gemma4, gemma4_expert_plan);
   for (const bool tied : {false, true})
     check_own_plan(model_of("phi", {{"qk_layernorm", true}, {"tie_word_embeddings", tied}}), phi_plan);
   for (const char* positions : {"max_position_embeddings", "model_max_length"})

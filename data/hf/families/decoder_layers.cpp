@@ -56,11 +56,12 @@ void set_head_dim(ModelConfig& config, const JsonView& object) {
 
 void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
                 const char* epsilon_key) {
-  add_layers(config, object, table, layers, std::array{attention_block, mlp_block}, epsilon_key);
+  const std::array of_layer{LayerBlock{attention_block, attention_slot}, LayerBlock{mlp_block, mlp_slot}};
+  add_layers(config, object, table, layers, of_layer, epsilon_key);
 }
 
 void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
-                std::span<const BlockKind> of_layer, const char* epsilon_key) {
+                std::span<const LayerBlock> of_layer, const char* epsilon_key) {
   ReadKeys(object).key({"num_hidden_layers"}, layers);
   require(config.layer_norm_epsilon > 0, object.file(), ": '", epsilon_key, "': want a number above 0, got ",
           config.layer_norm_epsilon);
@@ -73,10 +74,11 @@ void add_layers(ModelConfig& config, const JsonView& object, const NameTable& ta
     attention.num_key_value_heads = attention.num_attention_heads;
   set_head_dim(config, object);
   std::vector<LayerSlot> slots;
-  for (std::int64_t layer = 0; layer < layers; ++layer) {
-    config.blocks.insert(config.blocks.end(), of_layer.begin(), of_layer.end());
-    for (int slot = 0; slot < static_cast<int>(of_layer.size()); ++slot) slots.push_back({layer, slot});
-  }
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    for (const LayerBlock& block : of_layer) {
+      config.blocks.push_back(block.kind);
+      slots.push_back({layer, block.slot});
+    }
   config.names = {table, std::move(slots)};
 }
 

@@ -54,9 +54,14 @@ void set_head_dim(ModelConfig& config, const JsonView& object);
 void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
                 const char* epsilon_key = "rms_norm_eps");
 
-/// The same with these blocks in each layer, whose slots are their places in the list.
+/// A block of each layer, and its slot in the table of names.
+struct LayerBlock {
+  BlockKind kind;
+  int slot;
+};
+/// The same with these blocks in each layer, in the order of their slots.
 void add_layers(ModelConfig& config, const JsonView& object, const NameTable& table, std::int64_t layers,
-                std::span<const BlockKind> of_layer, const char* epsilon_key = "rms_norm_eps");
+                std::span<const LayerBlock> of_layer, const char* epsilon_key = "rms_norm_eps");
 
 /// Error for another `hidden_act` than the SiLU, which has two names.
 void want_silu(const JsonView& object);

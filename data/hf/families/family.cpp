@@ -7,6 +7,7 @@
 #include "data/hf/families/decilm/decilm.h"
 #include "data/hf/families/falcon_h1/falcon_h1.h"
 #include "data/hf/families/gemma/gemma3.h"
+#include "data/hf/families/gemma/gemma4.h"
 #include "data/hf/families/llama/llama.h"
 #include "data/hf/families/mistral/ministral3.h"
 #include "data/hf/families/mistral/mistral.h"
@@ -21,11 +22,23 @@
 namespace nemocube {
 
 std::span<const Family* const> families() {
-  static constexpr std::array all{&nemotron_h_family, &llama_family,     &mistral_family,
-                                  &ministral3_family, &qwen2_family,     &qwen3_family,
-                                  &qwen3_moe_family,  &qwen3_5_family,   &qwen3_5_moe_family,
-                                  &decilm_family,     &gemma3_family,    &phi_family,
-                                  &baichuan_family,   &falcon_h1_family, &nemotron_labs_diffusion_family};
+  static constexpr std::array all{&nemotron_h_family,
+                                  &llama_family,
+                                  &mistral_family,
+                                  &ministral3_family,
+                                  &qwen2_family,
+                                  &qwen3_family,
+                                  &qwen3_moe_family,
+                                  &qwen3_5_family,
+                                  &qwen3_5_moe_family,
+                                  &decilm_family,
+                                  &gemma3_family,
+                                  &gemma4_family,
+                                  &gemma4_unified_family,
+                                  &phi_family,
+                                  &baichuan_family,
+                                  &falcon_h1_family,
+                                  &nemotron_labs_diffusion_family};
   return all;
 }
 

@@ -149,7 +149,10 @@ void read(ModelConfig& config, const JsonView& object) {
   read_mixer_width(config, object);
   read_norm(config, object);
   config.attention.rope = read_rope(object, 10000, config.max_position_embeddings);
-  decoder_layers::add_layers(config, object, names, 32, std::array{mamba_block, attention_block, mlp_block});
+  using decoder_layers::LayerBlock;
+  const std::array of_layer{LayerBlock{mamba_block, mamba_slot}, LayerBlock{attention_block, attention_slot},
+                            LayerBlock{mlp_block, mlp_slot}};
+  decoder_layers::add_layers(config, object, names, 32, of_layer);
   share_norms(config);
   warn_without_effect(object);
 }
