@@ -70,8 +70,8 @@ struct WeightForm {
 /// The form of a model directory, so that a model can be saved in the same form.
 struct WeightFiles {
   std::map<std::string, WeightForm, std::less<>> tensors;  ///< by canonical name
-  std::vector<StoredIn>
-      carried;  ///< tensors of multi-token prediction and of other parts that were not loaded; their files stay open
+  /// Tensors of multi-token prediction and of other parts that were not loaded. Their files stay open.
+  std::vector<StoredIn> carried;
   std::map<std::string, std::string>
       other_files;  ///< config.json, tokenizer files and the like: contents by name, with a folder or without
 };

@@ -16,7 +16,7 @@ enum class Residual : std::uint8_t {
   norm_before,            ///< x + mixer(norm(x))
   norm_before_and_after,  ///< x + norm'(mixer(norm(x)))
   norm_after,             ///< x + norm'(mixer(x)): the mixer has its own norms of x, or none
-  shared_norm,  ///< x + mixer(n), with the n that the mixer of the block before got: both work on the same rows
+  shared_norm,            ///< x + mixer(n), with the n that the mixer of the block before got: both work on n
 };
 
 /// Whether the block has a norm of its own before its mixer.

@@ -12,7 +12,9 @@ namespace nemocube {
 ///     t = sqrt(P) embed_tokens_per_layer[id]                                     [T, L P]
 ///     c = RMSNorm(h^-1/2 per_layer_model_projection x), over each P numbers      [T, L P]
 ///     p = (c + t) / sqrt(2),     of which block l reads the columns [l P, (l + 1) P)
-/// sqrt(P) is rounded to the dtype of the weights. Source: transformers, gemma4.
+/// sqrt(P) is rounded to the dtype of the weights. All rows have the dtype of the model; each operation
+/// rounds once. Backward: of each operation; dx joins the gradient of the embeddings.
+/// Source: transformers, gemma4.
 class PerLayerInputs {
  public:
   /// pre: the model has such blocks
