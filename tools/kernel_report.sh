@@ -108,9 +108,9 @@ and backward; none where operations take longer than bytes), sectors at most 1.1
 where shared memory takes more than a tenth of the least time, no spills, and 95 % of the multiply-adds of attention and ssd_scan
 on tensor cores.
 
-"norm first" of gated_rmsnorm and scale_columns are no operations of Nemotron 3 Nano and have the sizes of Falcon-H1 7B;
-gated_delta_rule and row_gate are of Qwen 3.5: one of 16 key heads of the 9B with its two value heads of 128, and the width of the
-35B-A3B.
+"norm first" of gated_rmsnorm and scale_columns are no operations of Nemotron 3 Nano and have the sizes of Falcon-H1 34B: 32 Mamba
+heads of 128, a state of 256, and two groups, which are assumed. gated_delta_rule and row_gate are of Qwen 3.5: one of 16 key heads
+of the 9B with its two value heads of 128, and the width of the 35B-A3B. scale_by and expert_scale are of Gemma 4.
 
 Products of cuBLAS are not among the operations: the software GPU computes them itself and counts nothing. deal_columns and
 select_rows have no benchmark. What was counted is one call of each case of `bench op --nano`; tests check what the kernels compute.

@@ -25,9 +25,9 @@ bool verify(const Work& w) {
 
 const RegisterBench registration("scale_columns", [](const BenchOptions& o) {
   std::vector<BenchCase> list;
-  // The projection of Falcon-H1 7B: z, x, B, C and dt of a mixer of 3072 channels in 24 heads, one group of
-  // 256.
-  const std::int64_t inner = o.small ? 48 : 3072, state = o.small ? 16 : 256, heads = 24;
+  // The projection of Falcon-H1 34B: z, x, B, C and dt of a mixer of 32 heads of 128 channels, with a state
+  // of 256 and, as is assumed, two groups.
+  const std::int64_t inner = o.small ? 48 : 4096, state = o.small ? 16 : 512, heads = 32;
   const std::int64_t rows = o.small ? 65 : o.emulated ? 128 : 8192, cols = 2 * inner + 2 * state + heads;
   const Tensor x = bench::normal(o, {rows, cols}, "x"), y = Tensor::empty(x.shape(), o.dtype, o.device);
   const BenchShape shape{{"rows", rows}, {"cols", cols}};

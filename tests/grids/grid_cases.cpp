@@ -133,6 +133,11 @@ FamilyModel family_model(const char* model_type, const Json& changes, const char
   config.update(changes);
   return {cat(model_type, variant), parse_hf_config(JsonView(config, "config.json"))};
 }
+
+FamilyModel with_diffusion(FamilyModel model, const DiffusionTraining& diffusion) {
+  model.diffusion = diffusion;
+  return model;
+}
 }  // namespace
 
 const std::vector<FamilyModel>& family_models() {
@@ -184,6 +189,9 @@ const std::vector<FamilyModel>& family_models() {
                               {"top_k_experts", 2},
                               {"moe_intermediate_size", 4},
                               {"final_logit_softcapping", 4}});
+  const Json denoising = {
+      {"mask_token_id", 22},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 4}}}};
   static const std::vector<FamilyModel> models{
       family_model("llama", {{"attention_bias", true},
                              {"mlp_bias", true},
@@ -238,19 +246,39 @@ const std::vector<FamilyModel>& family_models() {
       family_model("baichuan", {{"z_loss_weight", 0.05}}),
       family_model("falcon_h1", falcon),
       family_model("falcon_h1", falcon_with_norm, ", norm before the gate"),
+      family_model("nemotron_labs_diffusion", denoising),
+      with_diffusion(family_model("nemotron_labs_diffusion", denoising, ", bidirectional"),
+                     {Paradigm::bidirectional, 0}),
+      with_diffusion(family_model("nemotron_labs_diffusion", denoising, ", block diffusion"),
+                     {Paradigm::block_diff, 3}),
   };
   return models;
 }
 
-std::vector<FamilyModel> family_models_of(std::size_t number, bool all) {
+bool FamilyModel::fits(const GridCase& grid) const {
+  return grid.grid.cp == 1 || diffusion.paradigm == Paradigm::autoregressive;
+}
+
+std::vector<FamilyModel> family_models_of(const GridCase& grid, std::size_t number, bool all) {
+  std::vector<FamilyModel> fitting;
+  std::ranges::copy_if(family_models(), std::back_inserter(fitting),
+                       [&](const FamilyModel& model) { return model.fits(grid); });
   if (const char* wish = std::getenv("NEMOCUBE_FAMILY"); wish && *wish) {
     const auto wished = std::ranges::find(family_models(), std::string_view(wish), &FamilyModel::name);
     require(wished != family_models().end(), "NEMOCUBE_FAMILY: no family ", wish,
             " among those of the grids");
-    return {*wished};
+    return wished->fits(grid) ? std::vector{*wished} : std::vector<FamilyModel>();
   }
-  if (all) return family_models();
-  return {family_models()[number % family_models().size()]};
+  if (all) return fitting;
+  return {fitting[number % fitting.size()]};
+}
+
+std::vector<std::int64_t> lengths_for(const DiffusionTraining& diffusion,
+                                      const std::vector<std::int64_t>& lengths) {
+  if (diffusion.paradigm != Paradigm::block_diff) return lengths;
+  std::vector<std::int64_t> twice;
+  for (const std::int64_t length : lengths) twice.insert(twice.end(), 2, length);
+  return twice;
 }
 
 GridCase without_experts(GridCase c) {

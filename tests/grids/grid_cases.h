@@ -33,11 +33,18 @@ ModelConfig pruned_grid_model();
 struct FamilyModel {
   std::string name;
   ModelConfig config;
+  DiffusionTraining diffusion = {};
+
+  /// Whether it can be trained on the grid: models that denoise are refused with cp > 1.
+  bool fits(const GridCase& grid) const;
 };
 const std::vector<FamilyModel>& family_models();
-/// Those of them that case `number` of a run tries: that which the environment variable NEMOCUBE_FAMILY
-/// names, all with `all`, else one after another.
-std::vector<FamilyModel> family_models_of(std::size_t number, bool all);
+/// Those of them that a grid, case `number` of a run, tries: that which the environment variable
+/// NEMOCUBE_FAMILY names, all with `all`, else one after another. Models that do not fit are left out.
+std::vector<FamilyModel> family_models_of(const GridCase& grid, std::size_t number, bool all);
+/// Lengths of sequences for a model: with block diffusion each one twice, for both halves of a text.
+std::vector<std::int64_t> lengths_for(const DiffusionTraining& diffusion,
+                                      const std::vector<std::int64_t>& lengths);
 /// The case for a model without experts.
 GridCase without_experts(GridCase c);
 /// Gives mixers one norm, as many as `stages` equal stages of grid_model() keep together: three and two pairs

@@ -28,10 +28,12 @@ constexpr int steps = 10;
 
 // Microbatch m of the `count` of a step. One has labels for a single token only. With `roomy`, half of the
 // packed ones have spare rows.
-TokenBatch microbatch(int step, int m, int count, bool packed, bool roomy) {
+TokenBatch microbatch(int step, int m, int count, const DiffusionTraining& diffusion, bool packed,
+                      bool roomy) {
   const auto seed = static_cast<std::uint64_t>(1000 * step + m);
-  const std::vector<std::int64_t> lengths =
-      packed ? std::vector<std::int64_t>{9 + m % 3, 1, 4} : std::vector<std::int64_t>{13 + m % 2};
+  const std::vector<std::int64_t> lengths = lengths_for(
+      diffusion, packed ? std::vector<std::int64_t>{9 + m % 3, 1, 4} : std::vector<std::int64_t>{13 + m % 2});
+  const std::int64_t copies = diffusion.paradigm == Paradigm::block_diff ? 2 : 1;
   const TestBatch batch = random_batch(grid_model(), lengths, seed);
   if (m == step % count)
     for (std::int64_t t = 1; t < batch.labels.numel(); ++t) batch.labels.data<std::int64_t>()[t] = -100;
@@ -39,7 +41,8 @@ TokenBatch microbatch(int step, int m, int count, bool packed, bool roomy) {
   for (std::int64_t i = 0; i < batch.sequences.count(); ++i)
     numbers.push_back((static_cast<std::int64_t>(seed) << 32) + batch.sequences.begin(i));
   const TokenBatch tight(batch.ids, batch.labels, batch.sequences.numbered(numbers, 15 + m % 4));
-  return packed && roomy && m >= count / 2 ? tight.with_capacity(19, 4, 13) : tight;
+  return packed && roomy && m >= count / 2 ? tight.with_capacity(19 * copies, 4 * copies, 13 * copies)
+                                           : tight;
 }
 
 StepOptions step_options(int step) {
@@ -116,7 +119,10 @@ bool is_frozen(const TensorSpec& spec, Frozen frozen, std::size_t number) {
 ModelSetup model_of(const Task& task) {
   ModelSetup config = task.pruned ? pruned_grid_model() : grid_model();
   for (const FamilyModel& family : family_models())
-    if (family.name == task.family) config = family.config;
+    if (family.name == task.family) {
+      config = family.config;
+      config.choices.diffusion = family.diffusion;
+    }
   if (task.short_scans) config.config.mamba.num_heads = 4, config.config.mamba.chunk_size = 8;
   config.config.tie_word_embeddings = task.tied;
   if (task.tied) {
@@ -137,7 +143,8 @@ ModelSetup model_of(const Task& task) {
 }
 
 History on_one_rank(const Task& task) {
-  Stack model(model_of(task), task.dtype, Device::cpu);
+  const ModelSetup setup = model_of(task);
+  Stack model(setup, task.dtype, Device::cpu);
   initialise(model, 3);
   add_auxiliary_losses(model, task.global_loss);
   ParallelModel parallel(model);
@@ -146,7 +153,7 @@ History on_one_rank(const Task& task) {
   for (int s = 0; s < steps; ++s) {
     std::vector<TokenBatch> batches;
     for (int m = 0; m < task.microbatches; ++m)
-      batches.push_back(microbatch(s, m, task.microbatches, task.packed, false));
+      batches.push_back(microbatch(s, m, task.microbatches, setup.choices.diffusion, task.packed, false));
     history.steps.push_back(train_step(parallel, optimizer, batches, step_options(s)));
   }
   history.weights = weights_of(model);
@@ -206,7 +213,8 @@ struct OnGrid {
     std::vector<TokenBatch> batches;
     const int dp = static_cast<int>(plan.grid.dp());
     for (int m = 0; m < microbatches; m += dp)
-      batches.push_back(microbatch(s, m + static_cast<int>(place.dp(plan.grid)), microbatches, packed, true));
+      batches.push_back(microbatch(s, m + static_cast<int>(place.dp(plan.grid)), microbatches,
+                                   model.choices().diffusion, packed, true));
     return train_step(parallel, *optimizer, batches, step_options(s));
   }
 
@@ -465,7 +473,7 @@ TEST_CASE("families: steps of models of every family on grids are those of one r
   bool odd = false;
   std::size_t number = 0;
   for (const GridCase& of : wished_cases()) {
-    for (const auto& [family, config] : family_models_of(number++, all_cases())) {
+    for (const auto& [family, config, diffusion] : family_models_of(of, number++, all_cases())) {
       const GridCase c = config.has_experts() ? of : without_experts(of);
       CAPTURE(name_of(c));
       CAPTURE(family);

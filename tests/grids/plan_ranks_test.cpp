@@ -18,12 +18,12 @@ using namespace nemocube::testing;
 
 namespace {
 
-StepLoad load_of(const GridCase& c, DType dtype) {
+StepLoad load_of(const GridCase& c, DType dtype, const DiffusionTraining& diffusion) {
   StepLoad load;
   load.dtype = dtype;
   const std::vector<std::int64_t> lengths =
       c.packed ? std::vector<std::int64_t>{37, 1, 4} : std::vector<std::int64_t>{13};
-  load.microbatch = Sequences::of_lengths(lengths);
+  load.microbatch = Sequences::of_lengths(lengths_for(diffusion, lengths));
   load.microbatches = 4;
   load.unlabelled = c.packed ? 1 : 0;
   load.loss_rows = 32;
@@ -95,7 +95,7 @@ void check_memory(const Stack& model, const Optimizer& optimizer, const std::vec
 void compare_with_plan(const GridCase& c, DType dtype, const ModelSetup& config = grid_model()) {
   World& world = test_world();
   const ParallelPlan plan = plan_of(c, config);
-  const StepLoad load = load_of(c, dtype);
+  const StepLoad load = load_of(c, dtype, config.choices.diffusion);
   const GridPlace place = place_of(plan.grid, world.rank());
   const ProcessGroups groups(world, make_grid(plan.grid), used_groups(plan, config));
   Stack model(config, dtype, Device::meta, part_of(plan, config, place));
@@ -196,11 +196,13 @@ TEST_CASE("families: a step of a model of every family sends and holds what the 
   const char* wish = std::getenv("NEMOCUBE_GRIDS");
   std::size_t number = 0;
   for (const GridCase& of : grid_cases(test_world().size(), wish ? wish : "")) {
-    for (const auto& [family, model] : family_models_of(number++, wish && std::string_view(wish) == "all")) {
+    for (const auto& [family, model, diffusion] :
+         family_models_of(of, number++, wish && std::string_view(wish) == "all")) {
       const GridCase c = model.has_experts() ? of : without_experts(of);
       CAPTURE(name_of(c));
       CAPTURE(family);
       ModelSetup config = model;
+      config.choices.diffusion = diffusion;
       compare_with_plan(c, DType::bf16, config);
       config.choices.lora = adapters_of_all(config, DropoutPosition::post);
       for (const TensorSpec& spec : tensor_specs(config))

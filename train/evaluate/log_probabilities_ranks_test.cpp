@@ -74,7 +74,7 @@ TEST_CASE("log-probabilities of ranks: every grid finds those of one rank on eve
 TEST_CASE("log-probabilities of ranks: families with a cap, a bias, a scale or a normalised head") {
   std::size_t number = 0;
   for (const GridCase& of : grid_cases(test_world().size(), ""))
-    for (const auto& [family, config] : family_models_of(number++, false)) {
+    for (const auto& [family, config, diffusion] : family_models_of(of, number++, false)) {
       const GridCase c = config.has_experts() ? of : without_experts(of);
       CAPTURE(name_of(c));
       CAPTURE(family);
