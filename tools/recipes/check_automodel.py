@@ -10,13 +10,13 @@ folders has no row. For each recipe that runs it
  - makes a folder with the data, and gives the recipe a local cache of the Hub that holds a small model of the same kind under the
    name that the recipe has (HF_HOME),
  - runs `train --check` and `plan` on AutoModel's number of ranks, and looks for the least power of two that `plan` accepts,
- - trains at most two steps on the ranks of the table, with the overrides of the table and without warm-up of the learning rate:
-   everything else is as the recipe says.
+ - trains at most two steps on the ranks of the table, with the overrides of the table and without warm-up of the learning rate, a
+   benchmark with one step of warm-up on rows of 64 tokens: everything else is as the recipe says.
 
 Of one that is refused, `train --check` has to end with exit code 2 and one error, which has the words of the table.
 
 It prints a line for each recipe, needs neither network nor packages, and writes into a temporary folder only (--keep: into
-FOLDER, which stays, with what each command printed). Needs Python 3.9 or newer, mpirun, and about ten minutes on two cores.
+FOLDER, which stays, with what each command printed). Needs Python 3.9 or newer, mpirun, and about 20 minutes on two cores.
 """
 
 import argparse
@@ -35,11 +35,15 @@ from small_models import DAMAGED_ROWS, make_models
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = Path("examples")
-OWN_PLACES = ("dllm_sft",)  # folders of EXAMPLES; the others are in one of them, FINETUNE
+# Folders of EXAMPLES; the others are in one of them, FINETUNE.
+OWN_PLACES = ("audio_finetune", "convergence", "dllm_sft", "llm_benchmark", "long_context_validation", "speculative",
+              "vlm_benchmark", "vlm_finetune", "vlm_kd")
 FINETUNE = EXAMPLES / "llm_finetune"
 DOCUMENT = ROOT / "docs" / "automodel_recipes.md"
 STEPS = 2
 SECONDS = 900  # the limit of one command
+BENCHMARK = "BenchmarkingRecipeForNextTokenPrediction"
+BENCHMARK_RESULT = "benchmark.json"
 
 
 class Failure(Exception):
@@ -156,8 +160,17 @@ def check_refused(program, recipe, row, folder):
     return f"refused: {row.words}"
 
 
+def check_benchmark(folder):
+    """The run has written its figures, with finite losses of the first and the last step, which are returned."""
+    result = json.loads((folder / BENCHMARK_RESULT).read_text())
+    losses = [result[name] for name in ("loss_first", "loss_last")]
+    if None in losses:
+        raise Failure(f"train: want finite losses of the first and the last step, got {losses}")
+    return losses
+
+
 def check_log(folder, recipe_text):
-    """The run has logged its steps, with finite losses."""
+    """The run has logged its steps, with finite losses, which are returned."""
     logs = list(folder.rglob("training.jsonl"))
     if len(logs) != 1:
         raise Failure(f"train: want one training.jsonl, got {len(logs)}")
@@ -166,7 +179,7 @@ def check_log(folder, recipe_text):
         raise Failure(f"train: want 1 to {STEPS} steps with finite losses, got {[step['loss'] for step in steps]}")
     if "mtp_use_repeated_layer: true" in recipe_text and "mtp_loss_2" not in steps[0]:
         raise Failure("train: want losses of two depths of multi-token prediction, got none")
-    return steps
+    return [step["loss"] for step in steps]
 
 
 def check_recipe(program, file, row, folder):
@@ -182,15 +195,16 @@ def check_recipe(program, file, row, folder):
         raise Failure(f"plan: the table says {row.least} ranks at least, got {least}")
     if least != row.written:
         program.must_run("plan", ["plan", recipe, "--ranks", str(row.written)], folder)
-    changes = [f"step_scheduler.max_steps={STEPS}", *no_warmup, *row.overrides]
+    benchmark = f"recipe: {BENCHMARK}" in text
+    small = ["benchmark.warmup_steps=1", "dataset.seq_len=64", f"benchmark.json_output_path={BENCHMARK_RESULT}"] if benchmark else []
+    changes = [f"step_scheduler.max_steps={STEPS}", *no_warmup, *small, *row.overrides]
     printed = program.must_run("train", ["train", recipe, *sets(changes)], folder, row.ranks)
-    steps = check_log(folder, text)
+    losses = check_benchmark(folder) if benchmark else check_log(folder, text)
     if "embedding_row_repair:" in text and f"embedding_row_repair: {len(DAMAGED_ROWS)} rows" not in printed:
         raise Failure(f"train: want {len(DAMAGED_ROWS)} repaired rows of the embeddings in the log, got no such line")
-    losses = ", ".join(f"{step['loss']:.3f}" for step in steps)
     plans = " and ".join(map(str, sorted({least, row.written})))
     with_what = f" with {' '.join(row.overrides)}" if row.overrides else ""
-    return f"read, planned on {plans}, ran on {row.ranks}{with_what}: loss {losses}"
+    return f"read, planned on {plans}, ran on {row.ranks}{with_what}: loss {', '.join(f'{loss:.3f}' for loss in losses)}"
 
 
 def main():
@@ -201,7 +215,7 @@ def main():
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="work in this new folder and keep it")
     options = parser.parse_args()
     table = read_tables()
-    names = {f"{folder}/{file.name}" for folder in {name.split("/")[0] for name in table}
+    names = {f"{folder}/{file.name}" for folder in {name.rsplit("/", 1)[0] for name in table}
              for file in (options.checkout / place_of(folder)).glob("*.yaml")}
     if not names:
         raise SystemExit(f"{options.checkout / FINETUNE}: holds no recipes; want a checkout of NVIDIA-NeMo/Automodel")
@@ -224,7 +238,7 @@ def main():
         for name in sorted(name for name in names | set(table) if options.only in name):
             folder = work / "runs" / name.removesuffix(".yaml")
             folder.mkdir(parents=True)
-            for place in ("sample-datasets", "your"):
+            for place in ("sample-datasets", "your", "data"):
                 (folder / place).symlink_to(work / place)
             (folder / "examples").symlink_to(options.checkout.resolve() / "examples")
             try:

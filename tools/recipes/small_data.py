@@ -83,6 +83,9 @@ def make_data(hub, work, samples):
     rows = [row for row in chat_rows(train) if "tools" not in row] * 20
     write_lines(proofs / "train.jsonl", rows)
     write_lines(tulu / "train.jsonl", rows[:160])
-    # A recipe has this path, which its reader is to replace.
+    # Recipes have these two paths, the first of which its reader is to replace.
     (work / "your" / "path").mkdir(parents=True)
     (work / "your" / "path" / "to").symlink_to(work / "sample-datasets" / "chat")
+    cached = work / "data" / "cached" / "togethercomputer_CoderForge-Preview_filtered_reward1_seq131072"
+    write_lines(cached / "data.jsonl", rows[:32])
+    write_lines(cached / "val.jsonl", rows[:4])

@@ -61,7 +61,7 @@ WORDS = {"M": "mamba", "*": "attention", "E": "moe"}
 NEMOTRON_H = {
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": {"hybrid_override_pattern": "MEMEM*EME", **experts(16)},
     "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16": {"hybrid_override_pattern": "MEMEM*EME", **experts(16), **ONE_DEPTH},
-    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": {"hybrid_override_pattern": "MEMEMEM*E", **experts(32, 24), **ONE_DEPTH},
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": {"hybrid_override_pattern": "MEMEMEM*E", **experts(64, 24), **ONE_DEPTH},
     "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": {
         "hidden_size": 32,
         "layers_block_type": [WORDS[letter] for letter in ULTRA],
@@ -106,11 +106,25 @@ def qwen3(**own):
     return decoder("Qwen3ForCausalLM", "qwen3", head_dim=16, attention_bias=False, use_sliding_window=False, **own)
 
 
-def qwen3_moe():
+def qwen3_moe(**own):
     # The recipes divide the experts over 8 ranks and cut the layers into stages of two.
-    return decoder("Qwen3MoeForCausalLM", "qwen3_moe", head_dim=16, attention_bias=False, use_sliding_window=False,
-                   num_hidden_layers=8, num_experts=16, num_experts_per_tok=4, moe_intermediate_size=24, norm_topk_prob=True,
-                   decoder_sparse_step=1, mlp_only_layers=[], router_aux_loss_coef=0.001, output_router_logits=False)
+    return decoder("Qwen3MoeForCausalLM", "qwen3_moe", **{
+        "head_dim": 16, "attention_bias": False, "use_sliding_window": False, "num_hidden_layers": 8, "num_experts": 16,
+        "num_experts_per_tok": 4, "moe_intermediate_size": 24, "norm_topk_prob": True, "decoder_sparse_step": 1,
+        "mlp_only_layers": [], "router_aux_loss_coef": 0.001, "output_router_logits": False, **own})
+
+
+def qwen3_5_moe(**own):
+    # Two key heads with four value heads: Gated DeltaNet in three of four layers.
+    rope = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25, "mrope_interleaved": True,
+            "mrope_section": [1, 1, 0]}
+    layers = own.get("num_hidden_layers", 8)
+    return decoder("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", **{
+        "head_dim": 16, "attention_bias": False, "attn_output_gate": True, "num_hidden_layers": layers, "rope_theta": None,
+        "rope_parameters": rope, "intermediate_size": None, "num_experts": 16, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * (layers // 4), **own})
 
 
 def falcon_h1(**own):
@@ -161,8 +175,12 @@ OTHER_FAMILIES = {
     "Qwen/Qwen3-0.6B": qwen3(tie_word_embeddings=True),
     "Qwen/Qwen3-8B": qwen3(),
     "Qwen/Qwen3-32B": qwen3(),
+    "Qwen/Qwen3-4B-Base": qwen3(tie_word_embeddings=True),
     "Qwen/Qwen3-30B-A3B": qwen3_moe(),
+    "Qwen/Qwen3-30B-A3B-Base": qwen3_moe(),
+    "Qwen/Qwen3-235B-A22B": qwen3_moe(num_experts=32, num_hidden_layers=16),
     "Qwen/Qwen3-30B-A3B-Thinking-2507": qwen3_moe(),
+    "Qwen/Qwen3.8-2.4T-A95B": qwen3_5_moe(num_experts=32),
     "tiiuae/Falcon3-7B-Instruct": decoder("LlamaForCausalLM", "llama", head_dim=16, rope_theta=1000042.0),
     "tiiuae/Falcon-H1-0.5B-Instruct": falcon_h1(),
     "tiiuae/Falcon-H1-1.5B-Deep-Instruct": falcon_h1(num_hidden_layers=8),
@@ -184,6 +202,7 @@ WRAPPED = {
         num_global_key_value_heads=1, attention_k_eq_v=True, hidden_activation="gelu_pytorch_tanh", sliding_window=64,
         layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 2, rope_theta=None, tie_word_embeddings=True, pad_token_id=0,
         final_logit_softcapping=30.0, use_bidirectional_attention="vision"),
+    "Qwen/Qwen3.5-35B-A3B": qwen3_5_moe(),
     "mistralai/Ministral-3-3B-Instruct-2512": decoder(
         "Ministral3ForCausalLM", "ministral3", head_dim=16, tie_word_embeddings=True, rope_parameters={
             "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 512, "beta_fast": 32.0,
@@ -193,6 +212,7 @@ WRAPPED = {
 WHOLES = {
     "ministral3": ("mistral3", "Mistral3ForConditionalGeneration", ""),
     "gemma4_unified_text": ("gemma4_unified", "Gemma4UnifiedForConditionalGeneration", "model."),
+    "qwen3_5_moe_text": ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "model."),
 }
 
 # Ministral 3's layers, which are trained to denoise; their vocabulary is that of the tokenizer.
@@ -214,8 +234,8 @@ REFUSED = {
     "mistralai/Mixtral-8x7B-v0.1": ("mixtral", "MixtralForCausalLM"),
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ("mixtral", "MixtralForCausalLM"),
     "Qwen/Qwen1.5-MoE-A2.7B": ("qwen2_moe", "Qwen2MoeForCausalLM"),
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": ("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration"),
     "Qwen/Qwen3-Next-80B-A3B-Instruct": ("qwen3_next", "Qwen3NextForCausalLM"),
-    "Qwen/Qwen3.8-2.4T-A95B": ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
 }
 
 CHAT_TEMPLATE = """\
@@ -273,8 +293,9 @@ def wrap(file, prefix):
     """Gives the tensors the names that they have in the whole, and adds one of the part for images. `prefix`: of the names of both
     parts. Where it is that of the body, the language model's body is not named again."""
     header, data = read_header(file)
-    renamed = {name if name == "__metadata__" else f"{prefix}language_model.{name.removeprefix(prefix)}": entry
-               for name, entry in header.items()}
+    # The head and the metadata keep their names beside a body that has the prefix.
+    renamed = {name if name == "__metadata__" or not name.startswith(prefix)
+               else f"{prefix}language_model.{name.removeprefix(prefix)}": entry for name, entry in header.items()}
     renamed[f"{prefix}vision_tower.patch_conv.weight"] = {"dtype": "BF16", "shape": [8, 3, 2, 2],
                                                  "data_offsets": [len(data), len(data) + 192]}
     write_file(file, renamed, data + bytes(192))

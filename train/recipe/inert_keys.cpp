@@ -142,6 +142,7 @@ constexpr auto table = std::to_array<InertKeys>({
      {},
      "fsdp2"},
     {"distributed", "offload_policy", anything, "everything is in the memory of the CPU", {}, "fsdp2"},
+    {"distributed", "patch_is_packed_sequence", flag, "rows of a pack are always told apart", {}, "fsdp2"},
     {"distributed",
      "autocast_dtype",
      anything,

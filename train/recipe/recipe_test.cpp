@@ -505,14 +505,16 @@ TEST_CASE("keys of a strategy belong to that strategy") {
         std::vector<std::string>{"distributed.average_in_collective", "distributed.grad_reduce_in_fp32"});
   const Recipe fsdp2 = parse(
       with("distributed: {reshard_after_forward: false, defer_fsdp_grad_sync: false, offload_policy: {a: b}, "
-           "mp_policy: {_target_: torch.distributed.fsdp.MixedPrecisionPolicy, param_dtype: torch.bfloat16, "
+           "patch_is_packed_sequence: true, mp_policy: {_target_: "
+           "torch.distributed.fsdp.MixedPrecisionPolicy, param_dtype: torch.bfloat16, "
            "reduce_dtype: float32, output_dtype: bf16}}"));
   CHECK(fsdp2.distributed.reshard_after_forward == false);
   CHECK_FALSE(fsdp2.distributed.defer_fsdp_grad_sync);
   CHECK(fsdp2.distributed.mp_policy.param_dtype == DType::bf16);
   CHECK(fsdp2.distributed.mp_policy.reduce_dtype == DType::f32);
-  CHECK(fsdp2.no_effect ==
-        std::vector<std::string>{"distributed.mp_policy.output_dtype", "distributed.offload_policy"});
+  CHECK(fsdp2.no_effect == std::vector<std::string>{"distributed.mp_policy.output_dtype",
+                                                    "distributed.offload_policy",
+                                                    "distributed.patch_is_packed_sequence"});
 
   const std::vector<std::pair<const char*, const char*>> cases{
       {"zero_dp_strategy: 2",
