@@ -1,7 +1,10 @@
 #include "train/recipe/benchmark_rules.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <string_view>
+#include <vector>
 
 #include "train/recipe/files.h"
 
@@ -17,7 +20,31 @@ namespace {
 
 constexpr std::int64_t most_steps = 2147483647;  // times rows of a step, which are no more, fits 63 bits
 
+/// Words in names of AutoModel's classes that train something else than a model of texts.
+struct OtherRecipes {
+  std::vector<std::string_view> words;
+  const char* what;
+};
+const OtherRecipes other_recipes[] = {
+    {{"VLM", "Multimodal"}, "trains models of texts and images"},
+    {{"Distill"}, "trains a model on the outputs of another one"},
+    {{"SequenceClassification"}, "trains classifiers"},
+    {{"BiEncoder", "CrossEncoder"}, "trains models for retrieval"},
+    {{"Eagle", "DSpark", "DFlash", "JetSpec", "Vispec", "Domino"}, "trains drafts for speculative decoding"},
+    {{"DiffusionGemma"}, "trains DiffusionGemma"},
+};
+
+void refuse_other_recipes(const Recipe& recipe, Reading& reading) {
+  const std::string& text = recipe.recipe_class.text;
+  const auto named = [&](std::string_view word) { return text.find(word) != text.npos; };
+  for (const OtherRecipes& other : other_recipes)
+    reading.rule(std::ranges::none_of(other.words, named), {"recipe"}, "is ", text, ", which ", other.what,
+                 "; want TrainFinetuneRecipeForNextTokenPrediction, DiffusionLMSFTRecipe or ",
+                 benchmark_class);
+}
+
 void not_a_benchmark(Recipe& recipe, Reading& reading) {
+  refuse_other_recipes(recipe, reading);
   for (const char* key : {"benchmark.warmup_steps", "benchmark.json_output_path"})
     if (reading.given(key)) reading.no_effect.emplace_back(key);
   if (!recipe.recipe_class.text.empty()) reading.no_effect.emplace_back("recipe");

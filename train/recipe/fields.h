@@ -402,8 +402,8 @@ void fields(auto& io, Like<MoeMetricsSection> auto& s) {
 void fields(auto& io, Like<Recipe> auto& r) {
   io.field(
       "recipe", r.recipe_class,
-      "AutoModel's class; BenchmarkingRecipeForNextTokenPrediction measures the time of steps, others change "
-      "nothing",
+      "AutoModel's class; BenchmarkingRecipeForNextTokenPrediction measures the time of steps, classes that "
+      "train something else than models of texts are refused, others change nothing",
       or_default);
   io.field("seed", r.seed, "order of rows, fresh weights", nonnegative);
   io.section("rng", [&](auto& sub) { sub.alias("seed", r.seed, "seed", nonnegative); });

@@ -393,6 +393,21 @@ TEST_CASE("what means nothing on one rank is accepted and listed") {
   CHECK(contains(error_with("optimizer: {amsgrad: True}"), "AMSGrad is not in this build"));
 }
 
+TEST_CASE("the class of the recipe: those that train something else are refused") {
+  for (const auto& [name, what] :
+       {std::pair{"FinetuneRecipeForVLM", "trains models of texts and images"},
+        {"nemo_automodel.recipes.llm.kd.KnowledgeDistillationRecipeForNextTokenPrediction",
+         "trains a model on the outputs of another one"},
+        {"TrainFinetuneRecipeForSequenceClassification", "trains classifiers"},
+        {"TrainBiEncoderRecipe", "trains models for retrieval"},
+        {"TrainEagle3Recipe", "trains drafts for speculative decoding"},
+        {"DiffusionGemmaSFTRecipe", "trains DiffusionGemma"}})
+    CHECK(contains(error_with(cat("recipe: ", name)),
+                   cat("recipe: is ", name, ", which ", what,
+                       "; want TrainFinetuneRecipeForNextTokenPrediction, DiffusionLMSFTRecipe or "
+                       "BenchmarkingRecipeForNextTokenPrediction")));
+}
+
 TEST_CASE("the class of the recipe: a benchmark is one, whatever the spelling; others change nothing") {
   const auto plan = [](const std::string& more) {
     return parse_recipe(cat("step_scheduler: {max_steps: 5}\nmodel: {config: ", model_folder,
