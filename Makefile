@@ -218,10 +218,9 @@ test-grids: setup
 	if [ -n "$$failed" ]; then echo "grids: failed on$$failed ranks"; exit 1; fi; \
 	echo "grids: every grid of 2, 4, 8 and 16 ranks trains like one rank"
 
-# The whole matrix of families and grids; `make test` runs a part of it. $(families) says of which sources all passed.
+# The whole matrix of families and grids; `make test` runs a part of it. $(families) says of which code all passed.
 families = tests/families.txt
-families_fingerprint = find core ops model parallel data/hf tests/grids -name '*.h' -o -name '*.cpp' | LC_ALL=C sort | \
-	xargs sha256sum | sha256sum
+families_fingerprint = find core ops model parallel data/hf tests/grids -name '*.h' -o -name '*.cpp' | tools/code_checksum.sh
 test-families: setup
 	@$(call configure,$(BUILD))
 	@$(families_fingerprint) >$(BUILD)/families.txt

@@ -8,11 +8,7 @@ file=$1
 now() {
   echo "compiler $("${CXX:-c++}" --version | head -n 1)"
   for folder in core ops model parallel data train tests tools/cuda_emulator; do
-    sum=$(find "$folder" -name '*.h' -type f | LC_ALL=C sort | xargs awk '
-      FNR == 1 { print FILENAME }
-      { sub(/(^|[[:space:]]+)\/\/.*$/, "") }
-      /./ { print }' | sha256sum)
-    echo "$folder ${sum%% *}"
+    echo "$folder $(find "$folder" -name '*.h' -type f | tools/code_checksum.sh)"
   done
 }
 if [ "${2:-}" = --write ]; then
