@@ -1,5 +1,6 @@
 #!/bin/sh
-# A checksum of C++ files with their names, comments and empty lines apart. Usage: find FOLDER -name '*.h' | code_checksum.sh
+# Prints a checksum of C++ files and their names, which come one a line. Comments and empty lines do not count.
+# Usage: find FOLDER -name '*.h' | tools/code_checksum.sh
 set -eu
 LC_ALL=C sort | xargs awk '
   FNR == 1 { print FILENAME }

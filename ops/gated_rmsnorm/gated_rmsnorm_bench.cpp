@@ -89,7 +89,8 @@ std::vector<BenchCase> make(const BenchOptions& options) {
     list.push_back({cat(name, "forward+backward"), shape, 8 * y, 0, [setup] { setup->both(); },
                     [setup, tolerance] { return setup->verify(tolerance, true); }});
   };
-  // The groups of Nemotron 3 Nano, emulated, too; the channels of Falcon-H1 34B in two groups, as is assumed.
+  // Gate first: channels and groups of Nemotron 3 Nano, on the software GPU, too. Norm first: channels of
+  // Falcon-H1 34B, in two groups, as is assumed.
   if (options.small) {
     add("", GateOrder::gate_first, 96, 4);
     add("norm first, ", GateOrder::norm_first, 96, 4);

@@ -33,16 +33,16 @@ ModelConfig pruned_grid_model();
 struct FamilyModel {
   std::string name;
   ModelConfig config;
-  DiffusionTraining diffusion = {};
+  DiffusionTraining diffusion = {};  ///< how a model that denoises is trained; others: the default
 
-  /// Whether it can be trained on the grid: models that denoise are refused with cp > 1.
+  /// Whether the model can be trained on the grid. Training that denoises is refused with cp > 1.
   bool fits(const GridCase& grid) const;
 };
 const std::vector<FamilyModel>& family_models();
 /// Those of them that a grid, case `number` of a run, tries: that which the environment variable
 /// NEMOCUBE_FAMILY names, all with `all`, else one after another. Models that do not fit are left out.
 std::vector<FamilyModel> family_models_of(const GridCase& grid, std::size_t number, bool all);
-/// Lengths of sequences for a model: with block diffusion each one twice, for both halves of a text.
+/// Lengths of sequences for texts of these lengths: with block diffusion each one twice, for both halves.
 std::vector<std::int64_t> lengths_for(const DiffusionTraining& diffusion,
                                       const std::vector<std::int64_t>& lengths);
 /// The case for a model without experts.
